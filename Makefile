@@ -1,0 +1,39 @@
+# `make demo` and `make test` are all a newcomer needs: both create .venv on first use.
+PYTHON ?= python3
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test test-slow check bench clean
+
+help:
+	@echo "make demo       train privately on the built-in data, show table, figure and guarantee"
+	@echo "make test       the test suite (a few minutes)"
+	@echo "make test-slow  long statistics as well"
+	@echo "make check      ruff and mypy"
+	@echo "make bench      timings and memory as ratios, against plain PyTorch and Opacus"
+
+# One stamp a set of extras, so that a target installs only what it needs and only when pyproject.toml changed.
+.venv/stamp-%: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable ".[$*]"
+	@touch $@
+
+demo: .venv/stamp-demo
+	$(BIN)/diff2 demo --out diff2-demo
+
+test: .venv/stamp-dev
+	$(BIN)/python -m pytest -n 2
+
+test-slow: .venv/stamp-dev
+	$(BIN)/python -m pytest -n 2 -m "slow or not slow"
+
+check: .venv/stamp-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/stamp-bench
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv build dist diff2-demo

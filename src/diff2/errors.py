@@ -1,0 +1,55 @@
+"""What can go wrong, one class a kind, so that a caller can tell them apart.
+
+Every message names the argument, the value it had, and what to do about it.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+
+class Diff2Error(Exception):
+    """Base of every error raised on purpose by this library."""
+
+
+class InvalidArgument(Diff2Error, ValueError):
+    """An argument, a table or a file has a value that cannot be used. Raised before any budget is spent."""
+
+
+class UnsupportedModel(InvalidArgument):
+    """The model cannot be trained with a per-record guarantee, for example because it mixes records."""
+
+
+class BudgetExceeded(Diff2Error):
+    """What was asked for costs more privacy than the budget allows."""
+
+
+class LedgerError(Diff2Error):
+    """A ledger file cannot be read, or contradicts what is about to be released."""
+
+
+class CheckpointError(Diff2Error):
+    """A checkpoint belongs to another run, other data or another configuration, or cannot be read."""
+
+
+class PrivacyLeakError(Diff2Error):
+    """A leak that was asked for under ``strict=True``."""
+
+
+class PrivacyLeakWarning(UserWarning):
+    """A value that depends on the records leaves without noise, because the caller asked for it by name."""
+
+
+class WeakDeltaWarning(UserWarning):
+    """A delta so large that the guarantee means little."""
+
+
+class GradientFallbackWarning(UserWarning):
+    """The fast gradient engine has no rule for this model; a slower one, equally private, is used."""
+
+
+def leak(message: str, *, strict: bool, stacklevel: int = 3) -> None:
+    """Warn of a leak that was asked for, or refuse it under ``strict``."""
+    if strict:
+        raise PrivacyLeakError(f"{message} This is refused because strict=True.")
+    warnings.warn(message, PrivacyLeakWarning, stacklevel=stacklevel)

@@ -1,0 +1,229 @@
+r"""The fast engine: clipped sums of per-record gradients without per-record gradients.
+
+One forward and one backward pass give, for every layer, its input ``a`` and the error ``g`` at its output; the
+rules of ``layers.py`` turn them into squared norms and weighted sums. The pass at the previous iterate is not repeated:
+its features are kept from the round before. A difference round thus costs what a plain gradient costs.
+
+Formal guarantee: a record alone contributes a vector of norm at most ``radius`` to the sum. Squared norms are raised by
+``SLACK`` units of rounding of what was added up to them, so that the factor is never too large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .._types import Loss, Vector
+from .flat import FlatModule
+from .layers import RULES, Feature, Rule, Term
+from .records import FeatureCache, Records, clip_factors
+from .stochastic import Masks, seeded
+
+SLACK = 32  # units of rounding; 2e-6 of the norm in single precision
+CHUNK_NUMBERS = 1 << 22  # numbers a chunk holds in all its features: 16 MB in single precision
+CACHE_BYTES = 4 << 30  # features of the previous iterate that may be kept
+
+
+class GhostEngine:
+    """Clipped sums for modules whose parameters all belong to layers with a rule, each used once."""
+
+    name = "ghost"
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss,
+        example: Records,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        chunk_rows: int | None = None,
+        cache_bytes: int = CACHE_BYTES,
+    ):
+        self._now = _Recorder(FlatModule(module, dtype=dtype, device=device), loss)
+        self._before = _Recorder(FlatModule(module, dtype=dtype, device=device), loss)
+        features = self._now.features(example)
+        rules = self._now.rules
+        kept = [_own_size(feature) for feature in features]
+        work = sum(rule.workspace(f) + f.a[0].numel() + f.g[0].numel() for rule, f in zip(rules, features, strict=True))
+        self.chunk_rows = chunk_rows or max(16, CHUNK_NUMBERS // max(1, work))
+        self._bytes_per_record = sum(kept) * self.flat.vector.element_size()
+        self._cache_bytes = cache_bytes
+        self._slack = SLACK * torch.finfo(self.flat.dtype).eps
+
+    @property
+    def flat(self) -> FlatModule:
+        return self._now.flat
+
+    def clipped_gradient_sum(
+        self,
+        params: Vector,
+        records: Records,
+        radius: float,
+        *,
+        cache: FeatureCache | None = None,
+        masks: Masks | None = None,
+    ) -> Vector:
+        """Return the weighted sum of the per-record gradients at ``params``, each clipped to ``radius``."""
+        self._now.flat.load(params)
+        cache = self._usable(cache, records, masks)
+        if cache is not None:
+            cache.clear()
+        out = torch.zeros(len(self.flat), dtype=torch.float64, device=self.flat.device)
+        for index, chunk in enumerate(records.chunks(self.chunk_rows)):
+            with seeded(masks, index):
+                features = self._now.features(chunk)
+            self._add(out, chunk.weights, radius, features)
+            if cache is not None:
+                cache.chunks[index] = features
+        if cache is not None:
+            cache.params = params.clone()
+        return out
+
+    def clipped_difference_sum(
+        self,
+        params: Vector,
+        previous: Vector,
+        records: Records,
+        radius: float,
+        *,
+        cache: FeatureCache | None = None,
+        masks: Masks | None = None,
+    ) -> Vector:
+        """Return the weighted sum of gradient(params) - gradient(previous), each record's difference clipped."""
+        self._now.flat.load(params)
+        cache = self._usable(cache, records, masks)
+        known = cache is not None and cache.holds(previous)
+        if not known:
+            self._before.flat.load(previous)
+        if cache is not None:
+            cache.params = None  # until the pass is complete, the chunks belong to two iterates
+        out = torch.zeros(len(self.flat), dtype=torch.float64, device=self.flat.device)
+        for index, chunk in enumerate(records.chunks(self.chunk_rows)):
+            if known and cache is not None:
+                before: Sequence[Feature] = cache.chunks[index]  # type: ignore[assignment]
+            else:
+                with seeded(masks, index):
+                    before = self._before.features(chunk)
+            with seeded(masks, index):
+                features = self._now.features(chunk, before)
+            self._add(out, chunk.weights, radius, features, before)
+            if cache is not None:
+                cache.chunks[index] = features
+        if cache is not None:
+            cache.params = params.clone()
+        return out
+
+    def _usable(self, cache: FeatureCache | None, records: Records, masks: Masks | None) -> FeatureCache | None:
+        # With random masks, features of one round do not serve the next, which has other masks.
+        fits = self._bytes_per_record * records.size <= self._cache_bytes
+        return cache if masks is None and fits else None
+
+    def _add(
+        self,
+        out: Vector,
+        weights: Tensor,
+        radius: float,
+        features: Sequence[Feature],
+        before: Sequence[Feature] | None = None,
+    ) -> None:
+        terms, squared_norm = self._terms(features, before)
+        if not torch.isfinite(squared_norm.sum()):
+            # A record with a non-finite gradient counts as zero; 0 * inf would not.
+            usable = torch.isfinite(squared_norm)
+            before = before and [_without(feature, usable) for feature in before]
+            terms, squared_norm = self._terms([_without(feature, usable) for feature in features], before)
+        weights = weights * clip_factors(squared_norm, radius)
+        for term in terms:
+            term.add_sum(weights, out)
+
+    def _terms(self, features: Sequence[Feature], before: Sequence[Feature] | None) -> tuple[list[Term], Tensor]:
+        rules = self._now.rules
+        if before is None:
+            terms = [rule.gradient(feature) for rule, feature in zip(rules, features, strict=True)]
+        else:
+            terms = [rule.difference(*pair) for rule, *pair in zip(rules, features, before, strict=True)]
+        squared_norm = _total([term.squared_norm for term in terms]).clamp_(min=0)
+        return terms, squared_norm.add_(_total([term.magnitude for term in terms]), alpha=self._slack)
+
+
+class _Recorder:
+    """A module with hooks on every layer that has a rule: one call gives the features of a chunk."""
+
+    def __init__(self, flat: FlatModule, loss: Loss):
+        self.flat = flat
+        self.rules: list[Rule] = []
+        self._loss = loss
+        self._inputs: list[Tensor] = []
+        self._outputs: list[Tensor] = []
+        for name, module in flat.module.named_modules():
+            if getattr(module, "inplace", False):
+                module.inplace = False  # type: ignore[assignment]  # it would overwrite the outputs that are recorded
+            parts = [flat.slices.get(f"{name}.{leaf}" if name else leaf) for leaf in ("weight", "bias")]
+            if type(module) in RULES and any(part is not None for part in parts):
+                self.rules.append(RULES[type(module)](module, *parts))
+        # Calls are recorded in the order of the rules, whatever the order of the layers in the forward pass.
+        for index, rule in enumerate(self.rules):
+            rule.module.register_forward_hook(self._hook(index, rule))
+
+    def features(self, chunk: Records, before: Sequence[Feature] | None = None) -> list[Feature]:
+        """Run one forward and one backward pass; return (a, g) of each layer, in the order of the rules."""
+        self._inputs = [chunk.inputs] * len(self.rules)
+        self._outputs = [chunk.inputs] * len(self.rules)
+        with torch.enable_grad():
+            total = self._loss(self.flat.module(chunk.inputs), chunk.targets).sum()
+            errors = torch.autograd.grad(total, self._outputs, allow_unused=True)
+        features = []
+        for index, (a, output, error) in enumerate(zip(self._inputs, self._outputs, errors, strict=True)):
+            g = torch.zeros_like(output) if error is None else error
+            features.append(Feature(a, g, self._static_square(a, chunk, before and before[index])))
+        self._inputs, self._outputs = [], []
+        return features
+
+    def _hook(self, index: int, rule: Rule) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            if not output.requires_grad:  # the first layer: nothing before it asks for a gradient
+                output.requires_grad_()
+            self._inputs[index] = rule.capture(inputs[0].detach())
+            self._outputs[index] = output
+
+        return hook
+
+    @staticmethod
+    def _static_square(a: Tensor, chunk: Records, before: Feature | None) -> Tensor | None:
+        """Return |a|^2 where ``a`` is the records themselves, which do not change between iterates."""
+        if not a.dtype.is_floating_point or not _same_memory(a, chunk.inputs):
+            return None
+        if before is not None and before.a_square is not None:
+            return before.a_square
+        flat = a.reshape(a.shape[0], -1)
+        return (flat * flat) @ flat.new_ones(flat.shape[1])
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether ``a`` shows the numbers of ``b``: the same storage from the same place on, and as many."""
+    return a.data_ptr() == b.data_ptr() and a.numel() == b.numel()
+
+
+def _own_size(feature: Feature) -> int:
+    """Numbers a record keeps in the cache; the records themselves are there anyway."""
+    return feature.g[0].numel() + (0 if feature.a_square is not None else feature.a[0].numel())
+
+
+def _without(feature: Feature, usable: Tensor) -> Feature:
+    """Return the feature with the rows that are not usable set to zero."""
+
+    def zero(values: Tensor) -> Tensor:
+        return torch.where(usable.view(-1, *[1] * (values.dim() - 1)), values, torch.zeros_like(values))
+
+    square = None if feature.a_square is None else zero(feature.a_square)
+    return Feature(zero(feature.a), zero(feature.g), square)
+
+
+def _total(values: list[Tensor]) -> Tensor:
+    total = values[0].clone()
+    for value in values[1:]:
+        total += value
+    return total

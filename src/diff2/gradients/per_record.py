@@ -1,0 +1,122 @@
+"""The general engines: write out one gradient a record, with ``torch.func.vmap`` or one record after the other.
+
+They need memory for chunk x parameters and the time for it, and serve every module for which the fast engine has no
+rule. ``LoopEngine`` is the plainest possible reading of the paper: the tests hold the other two against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from .._types import Loss, Vector
+from .flat import FlatModule
+from .records import FeatureCache, Records, clip_factors
+from .stochastic import Masks, seeded
+
+CHUNK_NUMBERS = 1 << 23  # numbers in the written-out gradients of a chunk
+
+
+class _PerRecordEngine:
+    """Clipped sums from a matrix of per-record gradients, ``self._gradients(params, chunk)``."""
+
+    name = "per-record"
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        chunk_rows: int | None = None,
+    ):
+        self.flat = FlatModule(module, dtype=dtype, device=device)
+        self.chunk_rows = chunk_rows or max(1, CHUNK_NUMBERS // len(self.flat))
+        self._loss = loss
+
+    def clipped_gradient_sum(
+        self,
+        params: Vector,
+        records: Records,
+        radius: float,
+        *,
+        cache: FeatureCache | None = None,
+        masks: Masks | None = None,
+    ) -> Vector:
+        """Return the weighted sum of the per-record gradients at ``params``, each clipped to ``radius``."""
+        return self._sum(records, radius, masks, lambda chunk: self._gradients(params, chunk))
+
+    def clipped_difference_sum(
+        self,
+        params: Vector,
+        previous: Vector,
+        records: Records,
+        radius: float,
+        *,
+        cache: FeatureCache | None = None,
+        masks: Masks | None = None,
+    ) -> Vector:
+        """Return the weighted sum of gradient(params) - gradient(previous), each record's difference clipped."""
+        return self._sum(
+            records,
+            radius,
+            masks,
+            lambda chunk: self._gradients(params, chunk),
+            lambda chunk: self._gradients(previous, chunk),
+        )
+
+    def _sum(
+        self, records: Records, radius: float, masks: Masks | None, *passes: Callable[[Records], Tensor]
+    ) -> Vector:
+        out = torch.zeros(len(self.flat), dtype=torch.float64, device=self.flat.device)
+        for index, chunk in enumerate(records.chunks(self.chunk_rows)):
+            values = []
+            for compute in passes:
+                with seeded(masks, index):
+                    values.append(compute(chunk))
+            vectors = values[0] if len(values) == 1 else values[0] - values[1]
+            squared_norm = vectors.square().sum(1)
+            usable = torch.isfinite(squared_norm)
+            if not usable.all():  # a record with a non-finite gradient counts as zero
+                vectors = torch.where(usable.unsqueeze(1), vectors, torch.zeros_like(vectors))
+                squared_norm = torch.where(usable, squared_norm, torch.zeros_like(squared_norm))
+            out += (chunk.weights * clip_factors(squared_norm, radius)) @ vectors
+        return out
+
+    def _gradients(self, params: Vector, chunk: Records) -> Tensor:
+        raise NotImplementedError
+
+    def _loss_of_one(self, params: Vector, inputs: Tensor, target: Tensor) -> Tensor:
+        """The loss of one record, as a batch of one: no layer can see another record."""
+        outputs = functional_call(self.flat.module, self.flat.unflatten(params), (inputs.unsqueeze(0),))
+        return self._loss(outputs, target.unsqueeze(0)).sum()
+
+
+class VmapEngine(_PerRecordEngine):
+    """Per-record gradients by ``torch.func.vmap``."""
+
+    name = "vmap"
+
+    def _gradients(self, params: Vector, chunk: Records) -> Tensor:
+        per_record = vmap(grad(self._loss_of_one), in_dims=(None, 0, 0), randomness="different")
+        result: Tensor = per_record(params, chunk.inputs, chunk.targets)
+        return result.detach()
+
+
+class LoopEngine(_PerRecordEngine):
+    """Per-record gradients one after the other: slow, and right for whatever PyTorch can differentiate."""
+
+    name = "loop"
+
+    def _gradients(self, params: Vector, chunk: Records) -> Tensor:
+        rows = []
+        for inputs, target in zip(chunk.inputs, chunk.targets, strict=True):
+            point = params.detach().clone().requires_grad_()
+            with torch.enable_grad():
+                (gradient,) = torch.autograd.grad(self._loss_of_one(point, inputs, target), point)
+            rows.append(gradient)
+        return torch.stack(rows)

@@ -1,0 +1,57 @@
+"""The statement a privacy officer can sign: what is guaranteed, for whom, and on which assumptions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """An (epsilon, delta) statement with its adjacency, its unit and its conditions. ``str()`` gives the sentence."""
+
+    epsilon: float
+    delta: float
+    adjacency: str
+    unit: str
+    client_sizes: tuple[int, ...]
+    releases: int
+    algorithm: str
+    seeded: bool
+    leaks: tuple[str, ...] = ()
+    complete: bool = True
+
+    @property
+    def private(self) -> bool:
+        """Whether the statement may be relied on."""
+        return math.isfinite(self.epsilon) and not self.seeded and not self.leaks
+
+    def __str__(self) -> str:
+        if math.isinf(self.epsilon):
+            return (
+                f"NOT PRIVATE: {self.algorithm} made {self.releases} releases without noise; "
+                "the model has no differential-privacy guarantee."
+            )
+        # Rounded up: a printed epsilon must not be smaller than the true one.
+        epsilon = f"{math.ceil(self.epsilon * 1e4 - 1e-6) / 1e4:.10g}"
+        records, clients = sum(self.client_sizes), len(self.client_sizes)
+        text = (
+            f"The {self.releases} releases made by {self.algorithm}, and everything computed from them, satisfy "
+            f"({epsilon}, {self.delta:g})-differential privacy: replacing any one {self.unit} among the {records:,} of "
+            f"{clients} client{'s' if clients > 1 else ''} changes the probability of any outcome by at most a factor "
+            f"exp({epsilon}), but for a probability of {self.delta:g}; the number of records of each client is public, "
+            "the server that adds the noise is trusted, and records of the same person are not protected as one."
+        )
+        if not self.complete:
+            text += " The run is not complete: this is what has been released so far."
+        if self.seeded:
+            text = f"NOT PRIVATE, because the noise came from a seed that can be guessed. Without the seed: {text}"
+        if self.leaks:
+            text = f"NOT PRIVATE AS A WHOLE, because of {'; '.join(self.leaks)}. Apart from that: {text}"
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, the sentence included."""
+        epsilon: float | str = self.epsilon if math.isfinite(self.epsilon) else "inf"
+        return {**asdict(self), "epsilon": epsilon, "private": self.private, "sentence": str(self)}

@@ -1,0 +1,244 @@
+r"""The ledger: one line for every release, written before the value leaves.
+
+The file is self-contained: a header line with the population, the budget and the algorithm, one line a release, and a
+closing line once the run is complete. ``Ledger.read(path).epsilon()`` needs nothing else. Epsilon is always computed
+from these lines, never from the plan.
+
+A round that is computed again after a crash describes the same release and, the noise being the same, *is* the same
+release: its line is recognised and not written twice. A line that contradicts the file is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import LedgerError
+from .accounting import gdp_epsilon, total_mu
+from .guarantee import Guarantee
+
+FORMAT = 1
+
+
+class ReleaseEntry(NamedTuple):
+    """One release, described so that it can be priced without the data."""
+
+    round: int
+    purpose: str  # "gradient" or "difference"
+    mechanism: str  # "gaussian"; "zero": identically zero, free; "none": no noise, infinite cost
+    clip: float
+    sensitivity: float  # under replacing one record
+    noise_std: float
+    multiplier: float  # what is priced: noise_std / (sensitivity + rounding); inf for "zero"
+    dimension: int
+
+
+class Ledger:
+    """An append-only list of releases, in memory and, where ``path`` is given, in a file."""
+
+    def __init__(self, header: Mapping[str, Any], path: str | os.PathLike[str] | None = None):
+        """Start a ledger; ``header`` describes population, budget and algorithm in plain JSON values."""
+        self.header = dict(header)
+        self.entries: list[ReleaseEntry] = []
+        self.complete = False
+        self.path = None if path is None else Path(path)
+        self._file = None
+        self._replayed = 0  # lines of the file that this process has seen again
+        if self.path is not None:
+            try:
+                self._file = open(self.path, "x", encoding="utf-8")
+            except FileExistsError:
+                raise LedgerError(
+                    f"{self.path} exists: a ledger is never overwritten; resume that run, or choose another path"
+                ) from None
+            self._write({"kind": "header", "format": FORMAT, **self.header})
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Ledger:
+        """Read a ledger file; every line is checked."""
+        ledger, torn = _parse(Path(path))
+        if torn:
+            raise LedgerError(
+                f"{path}, line {len(ledger.entries) + 2}: the last line is cut off. Its value never left the "
+                "mechanism; resume the run, or remove that line, and try again"
+            )
+        return ledger
+
+    @classmethod
+    def resume(cls, path: str | os.PathLike[str]) -> Ledger:
+        """Open a ledger file to go on writing: a last line that was cut off by a crash is dropped, it released nothing."""
+        target = Path(path)
+        ledger, torn = _parse(target)
+        ledger._file = open(target, "r+", encoding="utf-8")
+        ledger._file.seek(0, os.SEEK_END)
+        if torn:
+            ledger._file.truncate(target.stat().st_size - torn)
+            ledger._file.seek(0, os.SEEK_END)
+        return ledger
+
+    def rewind(self, round: int) -> None:
+        """Say that rounds after ``round`` will be computed again: their lines must come back unchanged."""
+        self._replayed = sum(entry.round <= round for entry in self.entries)
+
+    def record(self, entry: ReleaseEntry) -> None:
+        """Add a release; the line is in the file before this returns."""
+        if self._replayed < len(self.entries):
+            known = self.entries[self._replayed]
+            if known != entry:
+                raise LedgerError(
+                    f"release {self._replayed + 1} is already in the ledger as {known}, and is now {entry}: the run was "
+                    "changed. Start a new run; the old one's releases stay spent"
+                )
+            self._replayed += 1
+            return
+        if self.complete:
+            raise LedgerError("the ledger is closed: the run it describes is complete; start a new run")
+        self.entries.append(entry)
+        self._replayed += 1
+        if self._file is not None:
+            self._write({"kind": "release", "release": len(self.entries), **_to_json(entry)})
+
+    def close(self) -> None:
+        """Write the closing line: no release will follow."""
+        if not self.complete:
+            self.complete = True
+            self._write({"kind": "end", "releases": len(self.entries), "epsilon": _number(self.epsilon())})
+        if self._file is not None:
+            self.sync()
+            self._file.close()
+            self._file = None
+
+    def sync(self) -> None:
+        """Make the lines outlive a power failure."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+    @property
+    def delta(self) -> float:
+        """The delta of the budget."""
+        return float(self.header["budget"]["delta"])
+
+    @property
+    def mu(self) -> float:
+        """The Gaussian-DP parameter of everything released so far."""
+        return total_mu(entry.multiplier for entry in self.entries)
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """Return what the releases cost together, at ``delta`` (default: the budget's)."""
+        return gdp_epsilon(self.mu, self.delta if delta is None else delta)
+
+    def guarantee(self, delta: float | None = None) -> Guarantee:
+        """Return the statement that these releases justify."""
+        return Guarantee(
+            epsilon=self.epsilon(delta),
+            delta=self.delta if delta is None else delta,
+            adjacency=self.header["adjacency"],
+            unit=self.header["unit"],
+            client_sizes=tuple(self.header["client_sizes"]),
+            releases=len(self.entries),
+            algorithm=self.header["algorithm"]["name"],
+            seeded=bool(self.header["seeded"]),
+            leaks=tuple(self.header.get("leaks", ())),
+            complete=self.complete,
+        )
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __repr__(self) -> str:
+        state = "complete" if self.complete else "open"
+        return f"<Ledger: {len(self)} releases, {state}, epsilon={self.epsilon():.6g} at delta={self.delta:g}>"
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(line, allow_nan=False) + "\n")
+            self._file.flush()
+
+
+def _parse(path: Path) -> tuple[Ledger, int]:
+    """Return the ledger in a file, and the length in bytes of a last line that was cut off."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise LedgerError(f"no ledger at {path}; give the path of a ledger.jsonl file") from None
+    *lines, rest = data.split(b"\n")
+    if not lines:
+        raise LedgerError(f"{path} has no complete header line; it is not a ledger, or its run never started")
+    header = _line(path, 1, lines[0], "header")
+    if header.pop("format", None) != FORMAT:
+        raise LedgerError(f"{path}, line 1: expected ledger format {FORMAT}; read it with the version that wrote it")
+    ledger = Ledger(header)
+    ledger.path = path
+    for number, text in enumerate(lines[1:], start=2):
+        if ledger.complete:
+            raise LedgerError(f"{path}, line {number}: nothing may follow the closing line")
+        fields = _line(path, number, text, "release", "end")
+        if fields.pop("kind") == "end":
+            if fields.get("releases") != len(ledger.entries):
+                raise LedgerError(
+                    f"{path}, line {number}: the run made {fields.get('releases')} releases, the file holds "
+                    f"{len(ledger.entries)}; lines are missing"
+                )
+            ledger.complete = True
+            continue
+        if fields.pop("release", None) != len(ledger.entries) + 1:
+            raise LedgerError(f"{path}, line {number}: expected release {len(ledger.entries) + 1}; a line is missing")
+        ledger.entries.append(_from_json(path, number, fields))
+    ledger._replayed = len(ledger.entries)
+    return ledger, len(rest)
+
+
+def _line(path: Path, number: int, text: bytes, *kinds: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise LedgerError(f"{path}, line {number}: not a line of JSON ({error}); restore the file from a copy") from None
+    if not isinstance(fields, dict) or fields.get("kind") not in kinds:
+        raise LedgerError(f"{path}, line {number}: expected a line of kind {' or '.join(kinds)}; is this a ledger?")
+    if kinds == ("header",):
+        fields.pop("kind")
+    return fields
+
+
+def _to_json(entry: ReleaseEntry) -> dict[str, Any]:
+    return {name: _number(value) if isinstance(value, float) else value for name, value in entry._asdict().items()}
+
+
+def _number(value: float) -> float | str:
+    """JSON has no infinity: write it as a word."""
+    return value if math.isfinite(value) else repr(value)
+
+
+def _from_json(path: Path, number: int, fields: dict[str, Any]) -> ReleaseEntry:
+    try:
+        entry = ReleaseEntry(
+            round=int(fields["round"]),
+            purpose=str(fields["purpose"]),
+            mechanism=str(fields["mechanism"]),
+            dimension=int(fields["dimension"]),
+            **{name: float(fields[name]) for name in ("clip", "sensitivity", "noise_std", "multiplier")},
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise LedgerError(f"{path}, line {number}: field missing or not a number ({error})") from None
+    if set(fields) != set(ReleaseEntry._fields):
+        raise LedgerError(f"{path}, line {number}: unknown field {sorted(set(fields) - set(ReleaseEntry._fields))}")
+    _check_priced_as_noised(path, number, entry)
+    return entry
+
+
+def _check_priced_as_noised(path: Path, number: int, entry: ReleaseEntry) -> None:
+    """A line must not claim a better price than its own noise and sensitivity justify."""
+    honest = {
+        "gaussian": entry.sensitivity > 0 and 0 < entry.multiplier * entry.sensitivity <= entry.noise_std * (1 + 1e-12),
+        "zero": entry.sensitivity == 0 and entry.multiplier == math.inf,
+        "none": entry.multiplier == 0,
+    }
+    if not honest.get(entry.mechanism, False):
+        raise LedgerError(
+            f"{path}, line {number}: mechanism {entry.mechanism!r} with noise_std={entry.noise_std} and "
+            f"sensitivity={entry.sensitivity} does not justify multiplier={entry.multiplier}"
+        )

@@ -1,0 +1,49 @@
+"""The progress bar of a run: rounds, epsilon spent so far, time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from .privacy import Ledger
+
+
+class Reporter(Protocol):
+    """Is told after each round."""
+
+    def __call__(self, round: int, ledger: Ledger) -> None: ...
+
+
+@contextmanager
+def progress_bar(rounds: int, *, start: int, show: bool | None, label: str = "training") -> Iterator[Reporter]:
+    """Yield a reporter; ``show=None`` shows the bar where standard error is a terminal."""
+    if show is None:
+        show = sys.stderr.isatty()
+    if not show:
+        yield lambda round, ledger: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds  epsilon {task.fields[epsilon]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(label, total=rounds, completed=start, epsilon="-")
+        last = 0.0
+
+        def report(round: int, ledger: Ledger) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last > 0.2 or round == rounds:  # pricing the ledger takes longer than a small round
+                last = now
+                bar.update(task, completed=round, epsilon=f"{ledger.epsilon():.4f}")
+
+        yield report
