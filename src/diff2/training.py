@@ -408,4 +408,5 @@ def _open_ledger(folder: Path | None, header: dict[str, Any], found: Checkpoint 
 
 def _row(info: RoundInfo) -> dict[str, Any]:
     row = info._asdict()
-    return {**row, **row.pop("metrics")}
+    metrics = row.pop("metrics")
+    return {**row, **metrics}

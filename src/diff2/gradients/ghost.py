@@ -42,6 +42,7 @@ class GhostEngine:
         chunk_rows: int | None = None,
         cache_bytes: int = CACHE_BYTES,
     ):
+        self.flat = FlatModule(module, dtype=dtype, device=device)  # without hooks, for everyone else
         self._now = _Recorder(FlatModule(module, dtype=dtype, device=device), loss)
         self._before = _Recorder(FlatModule(module, dtype=dtype, device=device), loss)
         features = self._now.features(example)
@@ -52,10 +53,6 @@ class GhostEngine:
         self._bytes_per_record = sum(kept) * self.flat.vector.element_size()
         self._cache_bytes = cache_bytes
         self._slack = SLACK * torch.finfo(self.flat.dtype).eps
-
-    @property
-    def flat(self) -> FlatModule:
-        return self._now.flat
 
     def clipped_gradient_sum(
         self,
