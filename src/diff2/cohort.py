@@ -90,7 +90,7 @@ class LocalCohort:
 
     def clipped_gradient(self, params: Vector, radius: float, *, round: int, remember: bool = True) -> BoundedMean:
         total = self._engine.clipped_gradient_sum(
-            params, self._records, radius, cache=self._cache if remember else None, masks=self._masks(round)
+            params, self._records, radius, cache=self._cache, masks=self._masks(round), remember=remember
         )
         return self._mean(total, radius)
 

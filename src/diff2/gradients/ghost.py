@@ -4,8 +4,8 @@ One forward and one backward pass give, for every layer, its input ``a`` and the
 rules of ``layers.py`` turn them into squared norms and weighted sums. The pass at the previous iterate is not repeated:
 its features are kept from the round before. A difference round thus costs what a plain gradient costs.
 
-Formal guarantee: a record alone contributes a vector of norm at most ``radius`` to the sum. Squared norms are raised by
-``SLACK`` units of rounding of what was added up to them, so that the factor is never too large.
+Formal guarantee: a record alone contributes a vector of norm at most ``radius`` to the sum, up to the rounding of one
+product (1e-7 in single precision).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from .layers import RULES, Feature, Rule, Term
 from .records import FeatureCache, Records, clip_factors
 from .stochastic import Masks, seeded
 
-SLACK = 32  # units of rounding; 2e-6 of the norm in single precision
 CHUNK_NUMBERS = 1 << 22  # numbers a chunk holds in all its features: 16 MB in single precision
 CACHE_BYTES = 4 << 30  # features of the previous iterate that may be kept
 
@@ -45,14 +44,12 @@ class GhostEngine:
         self.flat = FlatModule(module, dtype=dtype, device=device)  # without hooks, for everyone else
         self._now = _Recorder(FlatModule(module, dtype=dtype, device=device), loss)
         self._before = _Recorder(FlatModule(module, dtype=dtype, device=device), loss)
-        features = self._now.features(example)
+        features = self._now.features(example, 0, None)
         rules = self._now.rules
-        kept = [_own_size(feature) for feature in features]
         work = sum(rule.workspace(f) + f.a[0].numel() + f.g[0].numel() for rule, f in zip(rules, features, strict=True))
         self.chunk_rows = chunk_rows or max(16, CHUNK_NUMBERS // max(1, work))
-        self._bytes_per_record = sum(kept) * self.flat.vector.element_size()
+        self._bytes_per_record = sum(map(_own_size, features)) * self.flat.vector.element_size()
         self._cache_bytes = cache_bytes
-        self._slack = SLACK * torch.finfo(self.flat.dtype).eps
 
     def clipped_gradient_sum(
         self,
@@ -62,20 +59,21 @@ class GhostEngine:
         *,
         cache: FeatureCache | None = None,
         masks: Masks | None = None,
+        remember: bool = True,
     ) -> Vector:
         """Return the weighted sum of the per-record gradients at ``params``, each clipped to ``radius``."""
         self._now.flat.load(params)
-        cache = self._usable(cache, records, masks)
+        keep = remember and self._may_keep(cache, records, masks)
         if cache is not None:
-            cache.clear()
+            cache.forget()
         out = torch.zeros(len(self.flat), dtype=torch.float64, device=self.flat.device)
         for index, chunk in enumerate(records.chunks(self.chunk_rows)):
             with seeded(masks, index):
-                features = self._now.features(chunk)
+                features = self._now.features(chunk, index, cache)
             self._add(out, chunk.weights, radius, features)
-            if cache is not None:
+            if keep and cache is not None:
                 cache.chunks[index] = features
-        if cache is not None:
+        if keep and cache is not None:
             cache.params = params.clone()
         return out
 
@@ -91,32 +89,31 @@ class GhostEngine:
     ) -> Vector:
         """Return the weighted sum of gradient(params) - gradient(previous), each record's difference clipped."""
         self._now.flat.load(params)
-        cache = self._usable(cache, records, masks)
-        known = cache is not None and cache.holds(previous)
-        if not known:
-            self._before.flat.load(previous)
-        if cache is not None:
+        keep = self._may_keep(cache, records, masks)
+        known: dict[int, list[Feature]] = {}
+        if cache is not None and cache.holds(previous):
+            known = cache.chunks
             cache.params = None  # until the pass is complete, the chunks belong to two iterates
+        else:
+            self._before.flat.load(previous)
         out = torch.zeros(len(self.flat), dtype=torch.float64, device=self.flat.device)
         for index, chunk in enumerate(records.chunks(self.chunk_rows)):
-            if known and cache is not None:
-                before: Sequence[Feature] = cache.chunks[index]  # type: ignore[assignment]
-            else:
+            before = known.get(index)
+            if before is None:
                 with seeded(masks, index):
-                    before = self._before.features(chunk)
+                    before = self._before.features(chunk, index, cache)
             with seeded(masks, index):
-                features = self._now.features(chunk, before)
+                features = self._now.features(chunk, index, cache)
             self._add(out, chunk.weights, radius, features, before)
-            if cache is not None:
+            if keep and cache is not None:
                 cache.chunks[index] = features
-        if cache is not None:
+        if keep and cache is not None:
             cache.params = params.clone()
         return out
 
-    def _usable(self, cache: FeatureCache | None, records: Records, masks: Masks | None) -> FeatureCache | None:
+    def _may_keep(self, cache: FeatureCache | None, records: Records, masks: Masks | None) -> bool:
         # With random masks, features of one round do not serve the next, which has other masks.
-        fits = self._bytes_per_record * records.size <= self._cache_bytes
-        return cache if masks is None and fits else None
+        return cache is not None and masks is None and self._bytes_per_record * records.size <= self._cache_bytes
 
     def _add(
         self,
@@ -132,6 +129,7 @@ class GhostEngine:
             usable = torch.isfinite(squared_norm)
             before = before and [_without(feature, usable) for feature in before]
             terms, squared_norm = self._terms([_without(feature, usable) for feature in features], before)
+            squared_norm = torch.where(usable, squared_norm, torch.zeros_like(squared_norm))
         weights = weights * clip_factors(squared_norm, radius)
         for term in terms:
             term.add_sum(weights, out)
@@ -142,8 +140,10 @@ class GhostEngine:
             terms = [rule.gradient(feature) for rule, feature in zip(rules, features, strict=True)]
         else:
             terms = [rule.difference(*pair) for rule, *pair in zip(rules, features, before, strict=True)]
-        squared_norm = _total([term.squared_norm for term in terms]).clamp_(min=0)
-        return terms, squared_norm.add_(_total([term.magnitude for term in terms]), alpha=self._slack)
+        squared_norm = terms[0].squared_norm
+        for term in terms[1:]:
+            squared_norm = squared_norm + term.squared_norm
+        return terms, squared_norm
 
 
 class _Recorder:
@@ -160,12 +160,12 @@ class _Recorder:
                 module.inplace = False  # type: ignore[assignment]  # it would overwrite the outputs that are recorded
             parts = [flat.slices.get(f"{name}.{leaf}" if name else leaf) for leaf in ("weight", "bias")]
             if type(module) in RULES and any(part is not None for part in parts):
-                self.rules.append(RULES[type(module)](module, *parts))
+                self.rules.append(RULES[type(module)](module, *parts, flat.dtype))
         # Calls are recorded in the order of the rules, whatever the order of the layers in the forward pass.
         for index, rule in enumerate(self.rules):
             rule.module.register_forward_hook(self._hook(index, rule))
 
-    def features(self, chunk: Records, before: Sequence[Feature] | None = None) -> list[Feature]:
+    def features(self, chunk: Records, index: int, cache: FeatureCache | None) -> list[Feature]:
         """Run one forward and one backward pass; return (a, g) of each layer, in the order of the rules."""
         self._inputs = [chunk.inputs] * len(self.rules)
         self._outputs = [chunk.inputs] * len(self.rules)
@@ -173,9 +173,9 @@ class _Recorder:
             total = self._loss(self.flat.module(chunk.inputs), chunk.targets).sum()
             errors = torch.autograd.grad(total, self._outputs, allow_unused=True)
         features = []
-        for index, (a, output, error) in enumerate(zip(self._inputs, self._outputs, errors, strict=True)):
+        for layer, (a, output, error) in enumerate(zip(self._inputs, self._outputs, errors, strict=True)):
             g = torch.zeros_like(output) if error is None else error
-            features.append(Feature(a, g, self._static_square(a, chunk, before and before[index])))
+            features.append(Feature(a, g, self._static(layer, a, chunk, index, cache)))
         self._inputs, self._outputs = [], []
         return features
 
@@ -188,15 +188,16 @@ class _Recorder:
 
         return hook
 
-    @staticmethod
-    def _static_square(a: Tensor, chunk: Records, before: Feature | None) -> Tensor | None:
-        """Return |a|^2 where ``a`` is the records themselves, which do not change between iterates."""
+    def _static(self, layer: int, a: Tensor, chunk: Records, index: int, cache: FeatureCache | None) -> Tensor | None:
+        """Return what the rule keeps where ``a`` is the records themselves, which do not change between iterates."""
         if not a.dtype.is_floating_point or not _same_memory(a, chunk.inputs):
             return None
-        if before is not None and before.a_square is not None:
-            return before.a_square
-        flat = a.reshape(a.shape[0], -1)
-        return (flat * flat) @ flat.new_ones(flat.shape[1])
+        known = None if cache is None else cache.statics.get((index, layer))
+        if known is None:
+            known = self.rules[layer].static(a)
+            if cache is not None:
+                cache.statics[index, layer] = known
+        return known
 
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:
@@ -206,7 +207,7 @@ def _same_memory(a: Tensor, b: Tensor) -> bool:
 
 def _own_size(feature: Feature) -> int:
     """Numbers a record keeps in the cache; the records themselves are there anyway."""
-    return feature.g[0].numel() + (0 if feature.a_square is not None else feature.a[0].numel())
+    return feature.g[0].numel() + (0 if feature.static is not None else feature.a[0].numel())
 
 
 def _without(feature: Feature, usable: Tensor) -> Feature:
@@ -215,12 +216,4 @@ def _without(feature: Feature, usable: Tensor) -> Feature:
     def zero(values: Tensor) -> Tensor:
         return torch.where(usable.view(-1, *[1] * (values.dim() - 1)), values, torch.zeros_like(values))
 
-    square = None if feature.a_square is None else zero(feature.a_square)
-    return Feature(zero(feature.a), zero(feature.g), square)
-
-
-def _total(values: list[Tensor]) -> Tensor:
-    total = values[0].clone()
-    for value in values[1:]:
-        total += value
-    return total
+    return Feature(zero(feature.a), zero(feature.g), feature.static)

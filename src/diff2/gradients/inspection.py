@@ -45,6 +45,7 @@ class Engine(Protocol):
         *,
         cache: FeatureCache | None = None,
         masks: Masks | None = None,
+        remember: bool = True,
     ) -> Vector: ...
 
     def clipped_difference_sum(

@@ -11,8 +11,9 @@ a tensor of size records x parameters. For the **difference** between two iterat
 every term of which is already small. The norm and the sum are computed from these very terms: a record that is clipped
 to the radius in the norm is clipped in the sum.
 
-Every rule returns a :class:`Term`. Its ``magnitude`` is the size of what was added up to the squared norm, hence of its
-rounding error; the engine adds a multiple of it, so that a norm is never underestimated.
+Every rule returns a :class:`Term`. Its squared norm is never an underestimate: it is raised by ``SLACK`` units of rounding
+of the *magnitude*, the size of what was added up to it. Where terms nearly cancel, the magnitude is much larger than the
+norm, and the record is clipped a little more than it need be; nowhere is it clipped less.
 """
 
 from __future__ import annotations
@@ -26,34 +27,42 @@ from torch.nn import functional as F
 
 from .._types import Vector
 
+SLACK = 32  # units of rounding; 2e-6 of the norm in single precision
+
 
 class Feature(NamedTuple):
     """What a layer saw and what came back, for a chunk of records."""
 
     a: Tensor
     g: Tensor
-    a_square: Tensor | None = None  # |a|^2 of each record, kept where the layer reads the records themselves
+    static: Tensor | None = None  # what the rule keeps of ``a`` where the layer reads the records themselves
 
 
 class Term(NamedTuple):
     """A layer's share of the clipped sum: squared norms first, then the sum with the weights found from them."""
 
-    squared_norm: Tensor
-    magnitude: Tensor
+    squared_norm: Tensor  # rounded up
     add_sum: Callable[[Tensor, Vector], None]  # (weights, out): out += weighted sum over records
 
 
 class Rule:
     """A layer type's gradient. ``weight`` and ``bias`` say where the parameters stand in the flat vector."""
 
-    def __init__(self, module: nn.Module, weight: slice | None, bias: slice | None):
+    def __init__(self, module: nn.Module, weight: slice | None, bias: slice | None, dtype: torch.dtype):
         self.module = module
         self.weight = weight
         self.bias = bias
+        self.slack = SLACK * torch.finfo(dtype).eps
+        self.raise_by = 1 + self.slack
+        self._buffers: dict[str, Tensor] = {}
 
     def capture(self, layer_input: Tensor) -> Tensor:
         """Return what is kept of the layer's input."""
         return layer_input
+
+    def static(self, a: Tensor) -> Tensor:
+        """Return what can be computed once where ``a`` is the records, which no iterate changes."""
+        return a.new_empty(0)
 
     def gradient(self, feature: Feature) -> Term:
         """Return the term of the per-record gradients."""
@@ -67,73 +76,121 @@ class Rule:
         """Return how many numbers a record needs beyond its features, for the choice of the chunk size."""
         return 0
 
+    def explicit(self, values: Tensor, part: slice) -> Term:
+        """Return the term of per-record gradients that are written out: (records, size of the part)."""
+
+        def add_sum(weights: Tensor, out: Vector) -> None:
+            out[part] += weights @ values
+
+        return Term((values * values).sum(1) * self.raise_by, add_sum)
+
+    def outer_sum(self, left: Tensor, right: Tensor, part: slice) -> Term:
+        """Return the term of sum over t of left_t (x) right_t, for (records, groups, t, inputs) and (.., t, outputs).
+
+        The norm is taken from the written-out gradients or from the t x t products of the rows, whichever is smaller.
+        """
+        size = left.shape[1] * left.shape[3] * right.shape[3]
+        if _written_out(size, left.shape[2]):
+            return self.explicit((right.transpose(2, 3) @ left).flatten(1), part)
+        left_products, right_products = left @ left.transpose(2, 3), right @ right.transpose(2, 3)
+        norm = (left_products * right_products).sum((1, 2, 3))
+        lengths = left_products.diagonal(dim1=2, dim2=3) * right_products.diagonal(dim1=2, dim2=3)
+        magnitude = lengths.clamp(min=0).sqrt().sum(2).square().sum(1)
+
+        def add_sum(weights: Tensor, out: Vector) -> None:
+            weighted = (right * weights.view(-1, 1, 1, 1)).transpose(0, 1).flatten(1, 2)  # (groups, records t, outputs)
+            out[part] += (weighted.transpose(1, 2) @ left.transpose(0, 1).flatten(1, 2)).reshape(-1)
+
+        return Term(norm.clamp_(min=0).add_(magnitude, alpha=self.slack), add_sum)
+
+    def _buffer(self, name: str, like: Tensor) -> Tensor:
+        """Return memory of this shape that is used again in the next chunk and round: fresh pages cost more than sums."""
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.numel() < like.numel():
+            buffer = self._buffers[name] = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
+        return buffer[: like.numel()].view(like.shape)
+
+    def _dot(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the dot product of each row. A product with ones is twice as fast as ``sum(1)`` for narrow rows."""
+        if x.shape[1] == 1:
+            return (x * y).squeeze(1)
+        return torch.mul(x, y, out=self._buffer("product", x)) @ x.new_ones(x.shape[1])
+
+    def _minus(self, name: str, x: Tensor, y: Tensor) -> Tensor:
+        return torch.sub(x, y, out=self._buffer(name, x))
+
 
 class Linear(Rule):
     """``nn.Linear``: one outer product a record, or a sum of them over positions for inputs of three dimensions or more."""
 
+    def static(self, a: Tensor) -> Tensor:
+        return self._gain(self._dot(a, a)) if a.dim() == 2 else super().static(a)
+
     def gradient(self, feature: Feature) -> Term:
-        a, g, a_square = feature
-        if a.dim() != 2:
-            return self._positions(a, g, g)
-        return self._one_outer(a, _square(a) if a_square is None else a_square, g)
+        if feature.a.dim() != 2:
+            return self._positions(feature.a, feature.g, feature.g)
+        gain = self._gain(self._dot(feature.a, feature.a)) if feature.static is None else feature.static
+        return self._one_outer(feature.a, gain, feature.g)
 
     def difference(self, feature: Feature, previous: Feature) -> Term:
-        dg = feature.g - previous.g
-        if feature.a_square is not None:  # the layer reads the records: da = 0
+        dg = self._minus("dg", feature.g, previous.g)
+        if feature.static is not None:  # the layer reads the records: da = 0
             return self.gradient(feature._replace(g=dg))
-        da = feature.a - previous.a
+        da = self._minus("da", feature.a, previous.a)
         if feature.a.dim() == 2:
             return self._two_outers(da, feature.g, previous.a, dg)
         return self._positions(torch.cat([da, previous.a], dim=1), torch.cat([feature.g, dg], dim=1), dg)
 
     def workspace(self, feature: Feature) -> int:
-        positions = feature.a[0].numel() // feature.a.shape[-1]
         if feature.a.dim() == 2:
             return 0
+        positions = feature.a[0].numel() // feature.a.shape[-1]
         size = feature.a.shape[-1] * feature.g.shape[-1]
-        return size if _materialise(size, 2 * positions) else 8 * positions**2
+        return size if _written_out(size, 2 * positions) else 8 * positions**2
 
-    def _one_outer(self, a: Tensor, a_square: Tensor, g: Tensor) -> Term:
-        g_square = _square(g)
-        norm = g_square * (a_square * (self.weight is not None) + (self.bias is not None))
+    def _gain(self, a_square: Tensor) -> Tensor:
+        """Return the squared norm of the gradient in units of |g|^2: |a|^2 for the weight and 1 for the bias."""
+        gain = a_square * self.raise_by if self.weight is not None else torch.zeros_like(a_square)
+        return gain + self.raise_by if self.bias is not None else gain
 
+    def _one_outer(self, a: Tensor, gain: Tensor, g: Tensor) -> Term:
         def add_sum(weights: Tensor, out: Vector) -> None:
-            weighted = g * weights.unsqueeze(1)
+            weighted = torch.mul(g, weights.unsqueeze(1), out=self._buffer("product", g))
             if self.weight is not None:
                 out[self.weight] += (weighted.t() @ a).view(-1)
             if self.bias is not None:
                 out[self.bias] += weighted.sum(0)
 
-        return Term(norm, norm, add_sum)
+        return Term(self._dot(g, g) * gain, add_sum)
 
     def _two_outers(self, da: Tensor, g: Tensor, a: Tensor, dg: Tensor) -> Term:
         """Da (x) g + a (x) dg, and dg for the bias."""
-        dg_square = _square(dg)
-        norm = magnitude = torch.zeros_like(dg_square)
+        norm = self._dot(dg, dg)
         if self.weight is not None:
-            magnitude = _square(da) * _square(g) + _square(a) * dg_square
-            norm = magnitude + 2 * _dot(da, a) * _dot(g, dg)
-        if self.bias is not None:
-            norm, magnitude = norm + dg_square, magnitude + dg_square
+            cross = self._dot(da, a) * self._dot(g, dg)
+            norm = (self._dot(da, da) * self._dot(g, g)).addcmul_(norm, self._dot(a, a) + (self.bias is not None))
+            norm = norm.mul_(self.raise_by).add_(cross, alpha=2).clamp_(min=0)
 
         def add_sum(weights: Tensor, out: Vector) -> None:
             column = weights.unsqueeze(1)
-            weighted = dg * column
+            dg.mul_(column)
             if self.weight is not None:
-                out[self.weight] += torch.addmm((g * column).t() @ da, weighted.t(), a).view(-1)
+                # Scale the narrower factor of da (x) g.
+                left, right = (g * column, da) if g.shape[1] <= da.shape[1] else (g, da.mul_(column))
+                out[self.weight] += torch.addmm(left.t() @ right, dg.t(), a).view(-1)
             if self.bias is not None:
-                out[self.bias] += weighted.sum(0)
+                out[self.bias] += dg.sum(0)
 
-        return Term(norm, magnitude, add_sum)
+        return Term(norm, add_sum)
 
     def _positions(self, a: Tensor, g: Tensor, bias: Tensor) -> Term:
         left = a.reshape(a.shape[0], 1, -1, a.shape[-1])
         right = g.reshape(g.shape[0], 1, -1, g.shape[-1])
-        weight = None if self.weight is None else outer_sum(left, right, self.weight)
-        return _joined(weight, self._bias_term(bias.reshape(g.shape[0], -1, g.shape[-1]).sum(1)))
+        weight = None if self.weight is None else self.outer_sum(left, right, self.weight)
+        return _joined(weight, self._bias_term(bias.reshape(bias.shape[0], -1, bias.shape[-1]).sum(1)))
 
     def _bias_term(self, bias: Tensor) -> Term | None:
-        return None if self.bias is None else explicit(bias, self.bias)
+        return None if self.bias is None else self.explicit(bias, self.bias)
 
 
 class Conv(Linear):
@@ -141,12 +198,15 @@ class Conv(Linear):
 
     module: nn.Conv1d | nn.Conv2d
 
+    def static(self, a: Tensor) -> Tensor:
+        return a.new_empty(0)
+
     def gradient(self, feature: Feature) -> Term:
         return self._places([feature.a], [feature.g], feature.g)
 
     def difference(self, feature: Feature, previous: Feature) -> Term:
         dg = feature.g - previous.g
-        if feature.a_square is not None:
+        if feature.static is not None:
             return self._places([feature.a], [dg], dg)
         return self._places([feature.a - previous.a, previous.a], [feature.g, dg], dg)
 
@@ -154,14 +214,14 @@ class Conv(Linear):
         places = feature.g[0, 0].numel()
         patch = self.module.weight[0].numel() * self.module.groups
         size = self.module.weight.numel()
-        return 2 * places * patch + (size if _materialise(size, 2 * places) else 8 * places**2)
+        return 2 * places * patch + (size if _written_out(size, 2 * places) else 8 * places**2)
 
     def _places(self, inputs: list[Tensor], errors: list[Tensor], bias: Tensor) -> Term:
         weight = None
         if self.weight is not None:
             left = torch.cat([self._patches(a) for a in inputs], dim=2)
             right = torch.cat([self._channels(g) for g in errors], dim=2)
-            weight = outer_sum(left, right, self.weight)
+            weight = self.outer_sum(left, right, self.weight)
         return _joined(weight, self._bias_term(bias.flatten(2).sum(2)))
 
     def _patches(self, a: Tensor) -> Tensor:
@@ -213,7 +273,7 @@ class Embedding(Rule):
             rows = (values * weights.view(-1, 1, 1)).flatten(0, 1).to(out.dtype)
             out[self.weight].view(self.module.weight.shape).index_add_(0, indices.flatten(), rows)
 
-        return Term(norm, magnitude, add_sum)
+        return Term(norm.clamp_(min=0).add(magnitude, alpha=self.slack), add_sum)
 
 
 class LayerNorm(Rule):
@@ -233,8 +293,8 @@ class LayerNorm(Rule):
 
     def _terms(self, weight: Tensor, bias: Tensor) -> Term:
         return _joined(
-            None if self.weight is None else explicit(self._sum_positions(weight), self.weight),
-            None if self.bias is None else explicit(self._sum_positions(bias), self.bias),
+            None if self.weight is None else self.explicit(self._sum_positions(weight), self.weight),
+            None if self.bias is None else self.explicit(self._sum_positions(bias), self.bias),
         )
 
     def _sum_positions(self, values: Tensor) -> Tensor:
@@ -263,36 +323,6 @@ RULES: dict[type[nn.Module], type[Rule]] = {
 }
 
 
-def explicit(values: Tensor, part: slice) -> Term:
-    """Return the term of per-record gradients that are written out: (records, size of the part)."""
-    norm = _square(values)
-
-    def add_sum(weights: Tensor, out: Vector) -> None:
-        out[part] += weights @ values
-
-    return Term(norm, norm, add_sum)
-
-
-def outer_sum(left: Tensor, right: Tensor, part: slice) -> Term:
-    """Return the term of sum over t of left_t (x) right_t, for (records, groups, t, inputs) and (.., t, outputs).
-
-    The norm is taken from the written-out gradients or from the t x t products of the rows, whichever is smaller.
-    """
-    size = left.shape[1] * left.shape[3] * right.shape[3]
-    if _materialise(size, left.shape[2]):
-        return explicit((right.transpose(2, 3) @ left).flatten(1), part)
-    left_products, right_products = left @ left.transpose(2, 3), right @ right.transpose(2, 3)
-    norm = (left_products * right_products).sum((1, 2, 3))
-    lengths = left_products.diagonal(dim1=2, dim2=3) * right_products.diagonal(dim1=2, dim2=3)
-    magnitude = lengths.clamp(min=0).sqrt().sum(2).square().sum(1)
-
-    def add_sum(weights: Tensor, out: Vector) -> None:
-        weighted = (right * weights.view(-1, 1, 1, 1)).transpose(0, 1).flatten(1, 2)  # (groups, records t, outputs)
-        out[part] += (weighted.transpose(1, 2) @ left.transpose(0, 1).flatten(1, 2)).reshape(-1)
-
-    return Term(norm, magnitude, add_sum)
-
-
 def _joined(first: Term | None, second: Term | None) -> Term:
     """Return two terms of one layer as one."""
     if first is None or second is None:
@@ -305,22 +335,13 @@ def _joined(first: Term | None, second: Term | None) -> Term:
         first.add_sum(weights, out)
         second.add_sum(weights, out)
 
-    return Term(first.squared_norm + second.squared_norm, first.magnitude + second.magnitude, add_sum)
+    return Term(first.squared_norm + second.squared_norm, add_sum)
 
 
-def _materialise(size: int, positions: int) -> bool:
+def _written_out(size: int, positions: int) -> bool:
+    """Whether a gradient of this size is cheaper to write out than the products of all pairs of positions."""
     return size <= 2 * positions**2
 
 
 def _by_position(values: Tensor) -> Tensor:
     return values.reshape(values.shape[0], -1, values.shape[-1])
-
-
-def _square(x: Tensor) -> Tensor:
-    return _dot(x, x)
-
-
-def _dot(x: Tensor, y: Tensor) -> Tensor:
-    """Return the dot product of each row. A product with ones is twice as fast as ``sum(1)`` for narrow rows."""
-    product = x * y
-    return product.squeeze(1) if product.shape[1] == 1 else product @ product.new_ones(product.shape[1])

@@ -46,6 +46,7 @@ class _PerRecordEngine:
         *,
         cache: FeatureCache | None = None,
         masks: Masks | None = None,
+        remember: bool = True,
     ) -> Vector:
         """Return the weighted sum of the per-record gradients at ``params``, each clipped to ``radius``."""
         return self._sum(records, radius, masks, lambda chunk: self._gradients(params, chunk))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,17 +34,23 @@ class Records(NamedTuple):
 
 
 class FeatureCache:
-    """What the layers saw at the previous iterate, chunk by chunk, so that a difference costs one pass, not two."""
+    """What is kept of one set of records from round to round.
+
+    ``chunks``: what the layers saw at the previous iterate, so that a difference costs one pass, not two.
+    ``statics``: what depends on the records alone and never changes.
+    """
 
     def __init__(self) -> None:
         self.params: Vector | None = None  # the iterate the features belong to
-        self.chunks: dict[int, object] = {}
+        self.chunks: dict[int, Any] = {}
+        self.statics: dict[tuple[int, int], torch.Tensor] = {}  # by (chunk, layer)
 
     def holds(self, params: Vector) -> bool:
         """Whether the features are those of this very iterate."""
         return self.params is not None and torch.equal(self.params, params)
 
-    def clear(self) -> None:
+    def forget(self) -> None:
+        """Drop the features of the previous iterate."""
         self.params = None
         self.chunks.clear()
 
