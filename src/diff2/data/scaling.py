@@ -1,0 +1,198 @@
+r"""From columns to tensors: clipped to public ranges, scaled, and back again for predictions.
+
+A column with public bounds [low, high] is clipped to them and mapped linearly to [-1, 1]. A regression target with
+bounds is clipped to them and divided by the larger of :math:`|low|` and :math:`|high|`: it stays within [-1, 1], and
+zero stays zero. Neither looks at the data, so neither costs privacy. Scaling by the data's own mean and deviation does,
+and says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..errors import InvalidArgument, leak
+from .tables import ClientTable, TableSettings, input_columns, labels, numbers, read_clients
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """One column: clip to [low, high] where there are bounds, then subtract ``offset`` and divide by ``scale``.
+
+    >>> age = Scaling.of_input((0.0, 100.0))
+    >>> age.encode(np.array([-5.0, 0.0, 50.0, 100.0, 120.0]))
+    array([-1., -1.,  0.,  1.,  1.])
+    >>> Scaling.of_target((0.0, 20.0)).decode(np.array([0.0, 0.5]))
+    array([ 0., 10.])
+    """
+
+    offset: float = 0.0
+    scale: float = 1.0
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of_input(cls, bounds: tuple[float, float]) -> Scaling:
+        """[low, high] to [-1, 1]."""
+        low, high = bounds
+        return cls(offset=low / 2 + high / 2, scale=high / 2 - low / 2, low=low, high=high)
+
+    @classmethod
+    def of_target(cls, bounds: tuple[float, float]) -> Scaling:
+        """[low, high] into [-1, 1], with zero at zero."""
+        low, high = bounds
+        return cls(scale=max(abs(low), abs(high)), low=low, high=high)
+
+    @classmethod
+    def of_data(cls, values: np.ndarray) -> Scaling:
+        """Mean 0 and deviation 1 on these values, which leaks both; a constant column becomes 0."""
+        deviation = float(values.std())
+        if not math.isfinite(deviation):
+            return cls()  # values near the largest float; the check for the tensor's type will refuse them
+        return cls(offset=float(values.mean()), scale=deviation if deviation > 0 else 1.0)
+
+    def encode(self, values: np.ndarray) -> np.ndarray:
+        """Return what the model is trained on."""
+        if self.low is not None or self.high is not None:
+            values = np.clip(values, self.low, self.high)
+        return (values - self.offset) / self.scale
+
+    def decode(self, values: np.ndarray) -> np.ndarray:
+        """Return encoded values in the original unit."""
+        return values * self.scale + self.offset
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How tables become tensors, and outputs predictions; everything needed to use a trained model."""
+
+    inputs: Mapping[str, Scaling]  # by column, in the order of the model's inputs
+    target: str
+    target_scaling: Scaling | None  # of a regression
+    classes: tuple[Any, ...] | None  # of a classification, in the order of the model's outputs
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs the model needs."""
+        return 1 if self.classes is None else len(self.classes)
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss that goes with the target."""
+        return "squared" if self.classes is None else "cross_entropy"
+
+    def encode_inputs(self, frame: pandas.DataFrame, name: str = "table") -> np.ndarray:
+        """Return the inputs of a table, shape (records, columns); ``name`` is for messages."""
+        client = ClientTable(name, frame)
+        columns = [scaling.encode(numbers(client, column)) for column, scaling in self.inputs.items()]
+        return np.stack(columns, axis=1)
+
+    def encode_targets(self, frame: pandas.DataFrame, name: str = "table") -> np.ndarray:
+        """Return the targets of a table: shape (records, 1) for a regression, class numbers (records,) otherwise."""
+        client = ClientTable(name, frame)
+        if self.classes is None:
+            return self._scaling().encode(numbers(client, self.target)).reshape(-1, 1)
+        index = {label: i for i, label in enumerate(self.classes)}
+        try:
+            return np.array([index[label] for label in labels(client, self.target)], dtype=np.int64)
+        except (KeyError, TypeError):
+            raise InvalidArgument(
+                f"target column {self.target!r} of client {name!r} holds a value that is not among the "
+                f"{len(self.classes)} classes; complete the list, and write numbers as numbers and text in quotes"
+            ) from None
+
+    def decode(self, outputs: np.ndarray) -> np.ndarray:
+        """Return predictions in the target's unit, or as class labels, from outputs of shape (records, outputs)."""
+        if self.classes is None:
+            return self._scaling().decode(np.asarray(outputs, dtype=np.float64).reshape(-1))
+        return np.array(self.classes, dtype=object)[np.argmax(outputs, axis=1)]
+
+    def _scaling(self) -> Scaling:
+        return self.target_scaling or Scaling()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "inputs": {name: asdict(scaling) for name, scaling in self.inputs.items()},
+            "target": self.target,
+            "target_scaling": None if self.target_scaling is None else asdict(self.target_scaling),
+            "classes": None if self.classes is None else list(self.classes),
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Encoding:
+        """Return what :meth:`to_json` described, for example ``result.json``'s ``"encoding"``."""
+        target = fields["target_scaling"]
+        return cls(
+            {name: Scaling(**scaling) for name, scaling in fields["inputs"].items()},
+            fields["target"],
+            None if target is None else Scaling(**target),
+            None if fields["classes"] is None else tuple(fields["classes"]),
+        )
+
+
+class EncodedClients(NamedTuple):
+    """Tables made ready for ``diff2.train(clients=..., leaks=...)``."""
+
+    clients: list[tuple[np.ndarray, np.ndarray]]
+    names: list[str]
+    encoding: Encoding
+    leaks: tuple[str, ...]  # what was taken from the data without noise
+
+
+def load_clients(settings: TableSettings, *, strict: bool = False) -> EncodedClients:
+    """Read the tables and encode them; whatever is taken from the data itself is a leak: warned of, or refused."""
+    tables = read_clients(settings)
+    encoding, leaks = choose_encoding(settings, tables, strict=strict)
+    pairs = [(encoding.encode_inputs(t.frame, t.name), encoding.encode_targets(t.frame, t.name)) for t in tables]
+    return EncodedClients(pairs, [table.name for table in tables], encoding, leaks)
+
+
+def choose_encoding(
+    settings: TableSettings, tables: Sequence[ClientTable], *, strict: bool = False
+) -> tuple[Encoding, tuple[str, ...]]:
+    """Return the encoding that the settings ask for, and what it takes from the data."""
+    names = input_columns(settings, tables)
+    unbounded = [name for name in names if name not in settings.bounds]
+    regression, leaks = settings.task == "regression", []
+    scalings = {name: Scaling.of_input(settings.bounds[name]) for name in names if name in settings.bounds}
+    target = Scaling.of_target(settings.bounds[settings.target]) if settings.target in settings.bounds else Scaling()
+    if settings.scale == "data":
+        measured = unbounded + ([settings.target] if regression and settings.target not in settings.bounds else [])
+        found = {name: Scaling.of_data(np.concatenate([numbers(t, name) for t in tables])) for name in measured}
+        target = found.pop(settings.target, target)
+        scalings |= found
+        if measured:
+            leaks.append(f"scaling of {_listed(measured)} by the data's own mean and deviation")
+    classes = settings.classes
+    if not regression and classes is None:
+        classes = _found_classes(settings.target, tables)
+        leaks.append(f"the list of classes of {settings.target!r} taken from the data")
+    for name in leaks:
+        leak(f"{name}: values that depend on the records leave without noise.", strict=strict, stacklevel=4)
+    inputs = {name: scalings.get(name, Scaling()) for name in names}
+    return Encoding(inputs, settings.target, target if regression else None, classes), tuple(leaks)
+
+
+def _found_classes(target: str, tables: Sequence[ClientTable]) -> tuple[Any, ...]:
+    try:
+        found = sorted({label for table in tables for label in labels(table, target)})
+    except TypeError:
+        raise InvalidArgument(
+            f"target column {target!r} mixes numbers and text; make it one kind at the clients"
+        ) from None
+    if len(found) < 2:
+        raise InvalidArgument(f"target column {target!r} holds one class only; there is nothing to learn")
+    return tuple(found)
+
+
+def _listed(names: Sequence[str]) -> str:
+    quoted = [repr(name) for name in names]
+    return ", ".join(quoted) if len(quoted) <= 4 else f"{', '.join(quoted[:3])} and {len(quoted) - 3} more columns"

@@ -1,0 +1,222 @@
+"""The owners' tables: one file a client, or one file with a column that names the client.
+
+Nothing is filled in, dropped or guessed. A message about a bad table names the file or client and the column, never a
+value or a count of the records behind it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .._validate import nearest, one_of
+from ..errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import pandas
+
+TASKS = ("regression", "classification")
+SCALES = ("none", "data")
+PARQUET = (".parquet", ".pq")
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """Where the tables are and what their columns mean; the ``[data]`` table of a run file.
+
+    Args:
+        target: the column to predict.
+        task: ``"regression"`` or ``"classification"``.
+        files: one CSV, CSV.gz or Parquet file a client.
+        file: one file for all clients; ``client_column`` then names the column that tells them apart (without it, all
+            records are one client's).
+        columns: the inputs, in order; by default all columns but target, client column and ``drop``.
+        drop: columns to leave out.
+        bounds: public range [low, high] of a column.
+        scale: ``"none"`` uses columns without bounds as they are; ``"data"`` standardises them by their own mean and
+            deviation, which leaks.
+        classes: the public list of classes; by default those found in the data, which leaks.
+    """
+
+    target: str
+    task: str
+    files: tuple[str, ...] = ()
+    file: str | None = None
+    client_column: str | None = None
+    columns: tuple[str, ...] | None = None
+    drop: tuple[str, ...] = ()
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    scale: str = "none"
+    classes: tuple[Any, ...] | None = None
+
+    def __post_init__(self) -> None:
+        one_of("task", self.task, TASKS)
+        one_of("scale", self.scale, SCALES)
+        self._check_files()
+        self._check_columns()
+        for name, (low, high) in self.bounds.items():
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise InvalidArgument(f"expected bounds of {name!r} to be finite, low < high, got [{low!r}, {high!r}]")
+        if self.task == "classification" and self.target in self.bounds:
+            raise InvalidArgument(f"bounds of the target {self.target!r} make no sense for task='classification'")
+        if self.classes is not None:
+            if self.task != "classification":
+                raise InvalidArgument(f"classes are given, but task={self.task!r}; leave them out")
+            if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
+                raise InvalidArgument(f"expected two or more different classes, got classes={list(self.classes)!r}")
+
+    def _check_files(self) -> None:
+        if bool(self.files) == (self.file is not None):
+            raise InvalidArgument(
+                "expected either files = [...] (one a client) or file = '...' (with client_column), got "
+                f"files={list(self.files)!r} and file={self.file!r}"
+            )
+        if self.files and self.client_column is not None:
+            raise InvalidArgument(
+                f"client_column={self.client_column!r} goes with file = '...'; with files = [...] each file is a client"
+            )
+        for first, second in pairwise(sorted(self.files)):
+            if first == second:
+                raise InvalidArgument(f"{first!r} is listed twice in files; a record must be in one place only")
+
+    def _check_columns(self) -> None:
+        if self.columns is not None and self.drop:
+            raise InvalidArgument("expected columns (what to use) or drop (what to leave out), got both")
+        if self.columns is not None and not self.columns:
+            raise InvalidArgument("expected columns to name at least one input, got columns=[]")
+        inputs = self.columns or ()
+        if len(set(inputs)) < len(inputs):
+            raise InvalidArgument(f"a column is listed twice in columns={list(inputs)!r}")
+        for role, name in (("target", self.target), ("client_column", self.client_column)):
+            if name in inputs:
+                raise InvalidArgument(f"{role}={name!r} is also listed in columns; it cannot be an input")
+        if self.target in self.drop or self.target == self.client_column:
+            raise InvalidArgument(f"target={self.target!r} cannot also be dropped or name the client")
+
+
+class ClientTable(NamedTuple):
+    """One owner's table."""
+
+    name: str  # for messages: the file, or the value of the client column
+    frame: pandas.DataFrame
+
+
+def read_clients(settings: TableSettings) -> list[ClientTable]:
+    """Read the tables; every client has at least one record."""
+    if settings.file is None:
+        short = [Path(file).name for file in settings.files]
+        names = short if len(set(short)) == len(short) else settings.files
+        clients = [ClientTable(name, read_table(file)) for name, file in zip(names, settings.files, strict=True)]
+    else:
+        clients = _split(read_table(settings.file), settings)
+    for client in clients:
+        if len(client.frame) == 0:
+            raise InvalidArgument(f"client {client.name!r} holds no record; leave it out, or check its file")
+    return clients
+
+
+def read_table(file: str) -> pandas.DataFrame:
+    """Read one CSV, CSV.gz or Parquet file."""
+    import pandas
+
+    path = Path(file)
+    if not path.is_file():
+        raise InvalidArgument(f"no file at {path}; relative paths are taken from the folder of the run file")
+    try:
+        if path.suffix.lower() in PARQUET:
+            return pandas.read_parquet(path, engine="pyarrow")
+        return pandas.read_csv(path, low_memory=False)
+    except ImportError:
+        raise InvalidArgument(
+            f"{path} needs pyarrow to be read; install it with: pip install 'diff2[parquet]'"
+        ) from None
+    except pandas.errors.EmptyDataError:
+        raise InvalidArgument(f"{path} is empty; expected a line of column names and one line a record") from None
+    except (ValueError, EOFError, pandas.errors.ParserError) as error:
+        # The parser's own message may quote a record.
+        kind = type(error).__name__
+        raise InvalidArgument(f"{path} is not a readable CSV, CSV.gz or Parquet table ({kind})") from None
+
+
+def input_columns(settings: TableSettings, clients: Sequence[ClientTable]) -> tuple[str, ...]:
+    """Return the names of the inputs, after checking that every name used anywhere is a column of every client."""
+    first = clients[0]
+    others = {settings.target, settings.client_column, *settings.drop}
+    inputs = settings.columns or tuple(str(name) for name in first.frame.columns if name not in others)
+    if not inputs:
+        raise InvalidArgument(f"client {first.name!r} has no column left to be an input; check target and drop")
+    for client in clients:
+        for name in (settings.target, *inputs, *settings.drop):
+            require_column(client, name)
+        extra = [name for name in client.frame.columns if name not in others and name not in inputs]
+        if extra and settings.columns is None:
+            raise InvalidArgument(
+                f"client {client.name!r} has column {extra[0]!r}, client {first.name!r} has not; list the inputs in "
+                "columns, or leave it out with drop"
+            )
+    for name in settings.bounds:
+        if name not in (*inputs, settings.target):
+            hint = nearest(name, (*inputs, settings.target))
+            raise InvalidArgument(f"bounds name {name!r}, which is neither an input nor the target{hint}")
+    return inputs
+
+
+def require_column(client: ClientTable, name: str) -> None:
+    """Refuse a column that the client's table does not have."""
+    if name not in client.frame.columns:
+        known = [str(column) for column in client.frame.columns]
+        raise InvalidArgument(f"client {client.name!r} has no column {name!r}{nearest(name, known)}")
+
+
+def numbers(client: ClientTable, name: str) -> np.ndarray:
+    """Return a column as finite double-precision numbers; booleans become 0 and 1."""
+    import pandas
+
+    require_column(client, name)
+    column = client.frame[name]
+    kinds = pandas.api.types
+    if not kinds.is_numeric_dtype(column.dtype) or kinds.is_complex_dtype(column.dtype):
+        _require_present(client, name, column)
+        raise InvalidArgument(
+            f"column {name!r} of client {client.name!r} is not numeric ({column.dtype}); encode it as numbers at the "
+            "client, one 0/1 column a category, or leave it out with drop"
+        )
+    values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    if not np.isfinite(values).all():
+        raise _missing(client, name)
+    return values
+
+
+def labels(client: ClientTable, name: str) -> list[Any]:
+    """Return a column of class labels as plain Python values."""
+    require_column(client, name)
+    column = client.frame[name]
+    _require_present(client, name, column)
+    return list(column.tolist())
+
+
+def _split(frame: pandas.DataFrame, settings: TableSettings) -> list[ClientTable]:
+    whole = ClientTable(Path(settings.file or "").name, frame)
+    if settings.client_column is None or len(frame) == 0:
+        return [whole]
+    require_column(whole, settings.client_column)
+    _require_present(whole, settings.client_column, frame[settings.client_column])
+    return [ClientTable(str(value), part) for value, part in frame.groupby(settings.client_column, sort=False)]
+
+
+def _require_present(client: ClientTable, name: str, column: pandas.Series) -> None:
+    if column.isna().any():
+        raise _missing(client, name)
+
+
+def _missing(client: ClientTable, name: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"column {name!r} of client {client.name!r} holds missing or infinite values; fill them in or remove those "
+        "records at the client, or leave the column out with drop"
+    )

@@ -1,0 +1,211 @@
+"""What each command shows to a person."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .console import show_facts, show_guarantee, show_line, show_rows, upward
+
+if TYPE_CHECKING:
+    from .demo import DemoReport
+    from .forecast import Forecast
+    from .plan import Plan
+    from .planner import Outlook, Prediction
+    from .privacy import Budget, Ledger
+    from .runs import FinishedRun
+
+
+def show_run(run: FinishedRun) -> None:
+    """Print what was trained, what it cost, and where it is."""
+    result, document = run.result, run.document
+    model, clients, algorithm = document["model"], document["clients"], dict(document["algorithm"])
+    routine = dict(algorithm.pop("routine"))
+    widths = "-".join(str(width) for width in (model["inputs"], *model["hidden"], model["outputs"]))
+    records = sum(client["records"] for client in clients)
+    show_facts(
+        "the run",
+        {
+            "algorithm": _settings(algorithm),
+            "routine": _settings(routine),
+            "model": f"{widths}, {model['activation']}, {document['parameters']} parameters, {model['dtype']}",
+            "clients": f"{len(clients)} with {records:,} records ({document['weighting']} weigh alike)",
+            "rounds": f"{document['rounds']:,} in {document['seconds']:.1f} s, {document['engine']} gradients",
+            "noise": _noise(result.plan),
+            "epsilon": _cost(result.epsilon, result.plan.budget),
+        },
+    )
+    show_guarantee(result.guarantee)
+    show_facts(
+        f"in {run.directory}",
+        {
+            "model.pt": "the trained parameters",
+            "result.json": "what was trained, and how to use it",
+            "ledger.jsonl": "every release; diff2 account recomputes the guarantee from it",
+            "history.csv": "what happened in each round",
+        },
+    )
+
+
+def show_forecast(found: Forecast) -> None:
+    """Print noise, cost and predicted error of a plan."""
+    noise = found.plan
+    sizes = noise.client_sizes
+    counts = Counter(release.purpose for release in noise.releases)
+    show_facts(
+        "the plan",
+        {
+            "algorithm": f"{noise.algorithm.name}, {noise.algorithm.rounds:,} rounds",
+            "clients": f"{len(sizes)} with {sum(sizes):,} records ({noise.weighting} weigh alike)",
+            "releases": ", ".join(f"{count:,} {purpose}s" for purpose, count in counts.items()),
+            "noise": _noise(noise),
+            "epsilon": f"{_cost(noise.epsilon, noise.budget)}, {noise.accounting} accounting",
+        },
+    )
+    if found.step_length is None:
+        _show_outlooks(found)
+    else:
+        for view in found.outlooks:
+            _show_outlook(view, found.dimension)
+
+
+def account_document(ledger: Ledger, delta: float) -> dict[str, Any]:
+    """Return what a ledger says, as plain values."""
+    return {
+        "epsilon": ledger.epsilon(delta),
+        "delta": delta,
+        "budget": ledger.header["budget"],
+        "complete": ledger.complete,
+        "releases": len(ledger),
+        "purposes": _purposes(ledger, delta),
+        "guarantee": ledger.guarantee(delta).to_json(),
+    }
+
+
+def show_account(ledger: Ledger, delta: float) -> None:
+    """Print what a ledger says."""
+    budget = ledger.header["budget"]
+    show_facts(
+        "the ledger",
+        {
+            "file": str(ledger.path),
+            "state": "complete" if ledger.complete else "not complete: the run is going on, or was interrupted",
+            "releases": f"{len(ledger):,}",
+            "epsilon": f"{upward(ledger.epsilon(delta))} at delta {delta:g}",
+            "budget": f"{budget['epsilon']} at delta {budget['delta']:g}",
+        },
+    )
+    cells = [_purpose_cells(row) for row in _purposes(ledger, delta)]
+    show_rows("releases by purpose", cells, ["purpose", "count", "noise multiplier", "epsilon alone"])
+    show_guarantee(str(ledger.guarantee(delta)))
+
+
+def show_demo(report: DemoReport) -> None:
+    """Print the methods side by side, the guarantee, and where figure and ledger are."""
+    header = ["method", "test_loss", "r2", "squared_gradient_norm", "epsilon", "seconds"]
+    rows = [[_cell(row.get(name)) for name in header] for row in report.rows]
+    titles = ["method", "test loss", "R^2", "squared gradient norm", "epsilon", "seconds"]
+    show_rows("doctor visits at six sites", rows, titles)
+    show_guarantee(report.guarantee)
+    for note in report.notes:
+        show_line(f"- {note}", wrap=True)
+    show_facts("files", {"figure": str(report.figure), "ledger": str(report.ledger)})
+
+
+def _show_outlook(view: Outlook, dimension: int | None) -> None:
+    def row(name: str, choice: Prediction) -> list[str]:
+        return [name, *_choice(choice), f"{choice.error:.4g}", f"{choice.relative_error:.3f}"]
+
+    show_rows(
+        f"predicted noise in the gradient estimate (rho = {view.rho:.3g})",
+        [
+            row("DP-GD", view.dpgd),
+            row("as given", view.given),
+            row("best T, same split", view.best_interval),
+            row("best T and split", view.best),
+        ],
+        ["", "T", "budget split", _error_title(dimension), "DP-GD = 1"],
+    )
+    if view.best.relative_error < 0.99 * view.given.relative_error and view.best.budget_split is not None:
+        T, split = _choice(view.best)
+        show_line(f"suggestion: restart_interval = {T}, budget_split = {split}", style="bold")
+
+
+def _show_outlooks(found: Forecast) -> None:
+    if not found.outlooks:
+        return
+    algorithm = found.plan.algorithm
+    unit = getattr(algorithm, "clip_gradient", 1.0) / getattr(algorithm, "clip_smoothness", 1.0)
+    rows = [
+        [
+            f"{view.rho:g}",
+            f"{view.rho * unit:.3g}",
+            f"{view.given.relative_error:.3f}",
+            f"{view.best_interval.restart_interval}",
+            f"{view.best_interval.relative_error:.3f}",
+            *_choice(view.best),
+            f"{view.best.relative_error:.3f}",
+        ]
+        for view in found.outlooks
+    ]
+    header = ["rho", "step length", "as given", "best T", "gives", "best T, split", "", "gives"]
+    show_rows("predicted noise in the gradient estimate, DP-GD = 1", rows, header)
+    error = found.outlooks[0].dpgd.error
+    show_line(f"DP-GD: {_error_title(found.dimension)} {error:.4g}. Give --step-length for one line of this table.")
+
+
+def _choice(choice: Prediction) -> tuple[str, str]:
+    return str(choice.restart_interval), "-" if choice.budget_split is None else f"{choice.budget_split:.3g}"
+
+
+def _error_title(dimension: int | None) -> str:
+    return "squared error a parameter" if dimension is None else f"squared error, {dimension} parameters"
+
+
+def _purposes(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
+    """Return what was released for which purpose: how often, with which noise, and what it would cost alone."""
+    from .privacy import epsilon_of
+
+    groups: dict[tuple[str, str], list[float]] = {}
+    for entry in ledger.entries:
+        groups.setdefault((entry.purpose, entry.mechanism), []).append(entry.multiplier)
+    return [
+        {
+            "purpose": purpose,
+            "mechanism": mechanism,
+            "count": len(multipliers),
+            "multiplier_min": min(multipliers),
+            "multiplier_max": max(multipliers),
+            "epsilon_alone": epsilon_of(multipliers, delta),
+        }
+        for (purpose, mechanism), multipliers in groups.items()
+    ]
+
+
+def _purpose_cells(row: Mapping[str, Any]) -> list[str]:
+    low, high = f"{row['multiplier_min']:.6g}", f"{row['multiplier_max']:.6g}"
+    name = row["purpose"] if row["mechanism"] == "gaussian" else f"{row['purpose']} ({row['mechanism']})"
+    multiplier = low if low == high else f"{low} to {high}"
+    return [name, f"{row['count']:,}", multiplier, upward(row["epsilon_alone"])]
+
+
+def _noise(noise: Plan) -> str:
+    sigmas = {"sigma_1": noise.sigma_1, "sigma_2": noise.sigma_2, "sigma_3": noise.sigma_3}
+    return ", ".join(f"{name} = {value:.6g}" for name, value in sigmas.items() if value is not None)
+
+
+def _cost(epsilon: float, budget: Budget) -> str:
+    return f"{upward(epsilon)} of {budget.epsilon:g} at delta {budget.delta:g}"
+
+
+def _settings(fields: Mapping[str, Any]) -> str:
+    rest = [f"{name}={value}" for name, value in fields.items() if name != "name"]
+    return ", ".join([str(fields["name"]), *rest])
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else str(value)
+    return "-" if value is None else str(value)

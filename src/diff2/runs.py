@@ -1,0 +1,116 @@
+"""A run from a run file: read the tables, train, and leave a directory that says everything about the model."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .data import EncodedClients, Encoding, load_clients
+from .errors import CheckpointError, InvalidArgument
+from .models import mlp
+from .result import TrainResult
+from .runfile import RunFile
+from .training import train
+
+FILES = ("model.pt", "ledger.jsonl", "result.json", "history.csv", "checkpoint.pt")
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A trained model, where it is, and what its files say."""
+
+    result: TrainResult
+    directory: Path
+    document: dict[str, Any]  # what result.json holds
+
+
+def train_run_file(
+    run: RunFile,
+    directory: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    seed: int | None = None,
+    progress: bool | None = None,
+) -> FinishedRun:
+    """Train what the run file describes and write model, ledger, result, history and checkpoint to ``directory``.
+
+    Args:
+        resume: go on with a run that was killed; without it a directory that holds anything is refused.
+        seed: instead of the file's ``seed``; the run is then *not private*.
+        progress: show a bar; by default where standard error is a terminal.
+    """
+    target = Path(directory)
+    _require_free(target, resume)
+    if run.data is None:
+        raise InvalidArgument(f"{run.path}: the table [data] is missing")
+    tables = load_clients(run.data, strict=run.privacy.strict)
+    encoding, settings = tables.encoding, run.run
+    model = mlp(len(encoding.inputs), encoding.outputs, **asdict(run.model))
+    result = train(
+        model,
+        encoding.loss,
+        tables.clients,
+        run.algorithm,
+        run.privacy.budget,
+        seed=settings.seed if seed is None else seed,
+        output=settings.output,
+        weighting=settings.weighting,
+        accounting=run.privacy.accounting,
+        dtype=getattr(torch, settings.dtype),
+        metrics_every=settings.metrics_every,
+        directory=target,
+        resume=resume,
+        leaks=tables.leaks,
+        strict=run.privacy.strict,
+        progress=progress,
+    )
+    result.save(target)
+    document = _document(run, tables, result)
+    (target / "result.json").write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    return FinishedRun(result, target, document)
+
+
+def load_model(directory: str | os.PathLike[str]) -> tuple[nn.Module, Encoding]:
+    """Return the trained model of a run's directory, and the encoding that its inputs and outputs need.
+
+    ``encoding.decode(model(torch.as_tensor(encoding.encode_inputs(frame), dtype=...)).detach().numpy())`` predicts.
+    """
+    folder = Path(directory)
+    try:
+        document = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        encoding, shape = Encoding.from_json(document["encoding"]), document["model"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidArgument(f"{folder / 'result.json'} was not written by 'diff2 train' ({error!r})") from None
+    model = mlp(len(encoding.inputs), encoding.outputs, hidden=shape["hidden"], activation=shape["activation"])
+    model.to(getattr(torch, shape["dtype"]))
+    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
+    return model, encoding
+
+
+def _require_free(target: Path, resume: bool) -> None:
+    if target.exists() and not target.is_dir():
+        raise InvalidArgument(f"{target} is a file; give a directory for the run")
+    if not resume and target.is_dir() and any(target.iterdir()):
+        raise CheckpointError(
+            f"{target} is not empty: go on with the run in it by --resume, or choose another directory"
+        )
+
+
+def _document(run: RunFile, tables: EncodedClients, result: TrainResult) -> dict[str, Any]:
+    """Say what was trained on what, and how to use it."""
+    sizes = result.plan.client_sizes
+    model = {"kind": "mlp", "inputs": len(tables.encoding.inputs), "outputs": tables.encoding.outputs}
+    return {
+        **result.summary(),
+        "clients": [{"name": name, "records": size} for name, size in zip(tables.names, sizes, strict=True)],
+        "loss": tables.encoding.loss,
+        "output": run.run.output,
+        "model": {**model, **asdict(run.model), "dtype": run.run.dtype},
+        "encoding": tables.encoding.to_json(),
+    }
