@@ -141,13 +141,17 @@ def account(
 ) -> None:
     """Recompute what a run cost, from its ledger and nothing else."""
     with ending():
-        from .errors import BudgetExceeded
+        from .errors import BudgetExceeded, LedgerError
         from .privacy import Budget, Ledger
 
         path = ledger_file / "ledger.jsonl" if ledger_file.is_dir() else ledger_file
         ledger = Ledger.read(path)
-        budget = Budget(float(ledger.header["budget"]["epsilon"]), ledger.delta)
-        at = Budget(budget.epsilon, delta).delta if delta is not None else ledger.delta
+        try:
+            budget = Budget(float(ledger.header["budget"]["epsilon"]), ledger.delta)
+            ledger.guarantee()
+        except (KeyError, TypeError, ValueError) as error:
+            raise LedgerError(f"{path}, line 1: the ledger's header is damaged ({error!r})") from None
+        at = budget.delta if delta is None else Budget(budget.epsilon, delta).delta
         if as_json:
             emit_json(account_document(ledger, at))
         else:

@@ -143,14 +143,12 @@ def _show_outlooks(found: Forecast) -> None:
             f"{view.rho:g}",
             f"{view.rho * unit:.3g}",
             f"{view.given.relative_error:.3f}",
-            f"{view.best_interval.restart_interval}",
-            f"{view.best_interval.relative_error:.3f}",
-            *_choice(view.best),
-            f"{view.best.relative_error:.3f}",
+            f"{view.best_interval.relative_error:.3f} (T={view.best_interval.restart_interval})",
+            f"{view.best.relative_error:.3f} (T={view.best.restart_interval}, u={_choice(view.best)[1]})",
         ]
         for view in found.outlooks
     ]
-    header = ["rho", "step length", "as given", "best T", "gives", "best T, split", "", "gives"]
+    header = ["rho", "step length", "as given", "best T", "best T and split u"]
     show_rows("predicted noise in the gradient estimate, DP-GD = 1", rows, header)
     error = found.outlooks[0].dpgd.error
     show_line(f"DP-GD: {_error_title(found.dimension)} {error:.4g}. Give --step-length for one line of this table.")

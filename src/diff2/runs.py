@@ -6,8 +6,9 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -17,6 +18,9 @@ from .models import mlp
 from .result import TrainResult
 from .runfile import RunFile
 from .training import train
+
+if TYPE_CHECKING:
+    import pandas
 
 FILES = ("model.pt", "ledger.jsonl", "result.json", "history.csv", "checkpoint.pt")
 
@@ -76,11 +80,22 @@ def train_run_file(
     return FinishedRun(result, target, document)
 
 
-def load_model(directory: str | os.PathLike[str]) -> tuple[nn.Module, Encoding]:
-    """Return the trained model of a run's directory, and the encoding that its inputs and outputs need.
+class SavedModel(NamedTuple):
+    """A trained model, and the encoding that its inputs and outputs need."""
 
-    ``encoding.decode(model(torch.as_tensor(encoding.encode_inputs(frame), dtype=...)).detach().numpy())`` predicts.
-    """
+    model: nn.Module
+    encoding: Encoding
+
+    def predict(self, frame: pandas.DataFrame) -> np.ndarray:
+        """Return a prediction for each row, in the unit of the target or as a class label."""
+        dtype = next(self.model.parameters()).dtype
+        with torch.no_grad():
+            outputs = self.model(torch.as_tensor(self.encoding.encode_inputs(frame), dtype=dtype))
+        return self.encoding.decode(outputs.numpy())
+
+
+def load_model(directory: str | os.PathLike[str]) -> SavedModel:
+    """Return what ``diff2 train`` left in a directory, ready to predict."""
     folder = Path(directory)
     try:
         document = json.loads((folder / "result.json").read_text(encoding="utf-8"))
@@ -90,7 +105,7 @@ def load_model(directory: str | os.PathLike[str]) -> tuple[nn.Module, Encoding]:
     model = mlp(len(encoding.inputs), encoding.outputs, hidden=shape["hidden"], activation=shape["activation"])
     model.to(getattr(torch, shape["dtype"]))
     model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
-    return model, encoding
+    return SavedModel(model, encoding)
 
 
 def _require_free(target: Path, resume: bool) -> None:

@@ -149,6 +149,9 @@ def input_columns(settings: TableSettings, clients: Sequence[ClientTable]) -> tu
     first = clients[0]
     others = {settings.target, settings.client_column, *settings.drop}
     inputs = settings.columns or tuple(str(name) for name in first.frame.columns if name not in others)
+    for name in inputs if settings.columns is None else ():
+        if name.startswith("Unnamed: "):  # what pandas calls a column without a name: mostly the number of the row
+            raise InvalidArgument(f"client {first.name!r} has a column without a name; leave it out: drop = [{name!r}]")
     if not inputs:
         raise InvalidArgument(f"client {first.name!r} has no column left to be an input; check target and drop")
     for client in clients:
