@@ -1,7 +1,16 @@
-"""Builders that several tests share."""
+"""Builders that several tests share: ledgers, a table of models, and the plainest possible clipped sums."""
 
 from __future__ import annotations
 
+import copy
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from diff2.gradients import GhostEngine, LoopEngine, Records, VmapEngine
+from diff2.losses import cross_entropy, squared
 from diff2.privacy import Ledger
 
 DELTA = 1e-5
@@ -22,3 +31,202 @@ def ledger_header(*, delta=DELTA, seeded=False, **fields):
 
 def in_memory_ledger(**fields):
     return Ledger(ledger_header(**fields))
+
+
+class Case(NamedTuple):
+    """A model with records it can be trained on."""
+
+    model: nn.Module
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    loss: object = squared
+
+    @property
+    def records(self):
+        return Records.of(self.inputs, self.targets)
+
+    def weighted(self, seed=1):
+        """Return the records with weights between 0 and 1."""
+        weights = torch.rand(self.inputs.shape[0], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        return self.records._replace(weights=weights.to(start_of(self.model)))
+
+
+class Attention(nn.Module):
+    """One block of a transformer, with an embedding in front: everything that has a rule, in one model."""
+
+    def __init__(self, width=6):
+        super().__init__()
+        self.words = nn.Embedding(9, width, padding_idx=0)
+        self.first_norm, self.second_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key, self.value = (nn.Linear(width, width, bias=bias) for bias in (False, True, True))
+        self.widen, self.narrow, self.head = nn.Linear(width, 11), nn.Linear(11, width), nn.Linear(width, 3)
+
+    def forward(self, tokens):
+        x = self.words(tokens)
+        h = self.first_norm(x)
+        weights = torch.softmax(self.query(h) @ self.key(h).transpose(1, 2), dim=2)
+        x = x + weights @ self.value(h)
+        x = x + self.narrow(nn.functional.gelu(self.widen(self.second_norm(x))))
+        return self.head(x.mean(1))
+
+
+class MeanOfWords(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.words, self.head = nn.Embedding(7, 4, **options), nn.Linear(4, 3)
+
+    def forward(self, tokens):
+        return self.head(torch.tanh(self.words(tokens)).mean(1))
+
+
+def frozen(model, *names):
+    for name in names:
+        model.get_parameter(name).requires_grad_(False)
+    return model
+
+
+
+def _conv1d(channels=4, **options):
+    layer = nn.Conv1d(channels, 6, options.pop("kernel_size", 3), **options)
+    return nn.Sequential(nn.Conv1d(2, channels, 1), nn.Tanh(), layer, nn.Tanh(), nn.Flatten(), nn.LazyLinear(2)), (2, 11)
+
+
+def _conv2d(channels=4, **options):
+    layer = nn.Conv2d(channels, 6, options.pop("kernel_size", 3), **options)
+    return nn.Sequential(nn.Conv2d(2, channels, 1), nn.Tanh(), layer, nn.Tanh(), nn.Flatten(), nn.LazyLinear(2)), (2, 6, 7)
+
+
+MODELS = {
+    "mlp": lambda: (nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 4), nn.Softplus(), nn.Linear(4, 2)), (5,)),
+    "mlp without biases": lambda: (
+        nn.Sequential(nn.Linear(5, 7, bias=False), nn.Tanh(), nn.Linear(7, 2, bias=False)),
+        (5,),
+    ),
+    "inplace relu": lambda: (nn.Sequential(nn.Linear(5, 9), nn.ReLU(inplace=True), nn.Linear(9, 2)), (5,)),
+    "sequence, wide": lambda: (
+        nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 25), nn.Tanh(), nn.Flatten(), nn.Linear(50, 2)),
+        (2, 20),
+    ),
+    "sequence, long": lambda: (
+        nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2), nn.Tanh(), nn.Flatten(), nn.Linear(18, 2)),
+        (9, 3),
+    ),
+    "sequence, two axes": lambda: (
+        nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 5, bias=False), nn.Flatten(), nn.Linear(30, 2)),
+        (2, 3, 3),
+    ),
+    "conv1d": _conv1d,
+    "conv1d, stride and padding": lambda: _conv1d(stride=2, padding=2),
+    "conv1d, dilation and groups": lambda: _conv1d(dilation=3, groups=2, bias=False),
+    "conv1d, same with an even kernel": lambda: _conv1d(padding="same", kernel_size=4),
+    "conv1d, circular": lambda: _conv1d(padding=2, padding_mode="circular"),
+    "conv1d, few places": lambda: _conv1d(channels=40, stride=7, kernel_size=4),
+    "conv2d": _conv2d,
+    "conv2d, stride and padding": lambda: _conv2d(stride=(2, 1), padding=(1, 2)),
+    "conv2d, dilation": lambda: _conv2d(dilation=(2, 1), kernel_size=(2, 3)),
+    "conv2d, depthwise": lambda: _conv2d(channels=6, groups=6),
+    "conv2d, same": lambda: _conv2d(padding="same", dilation=2),
+    "conv2d, reflect": lambda: _conv2d(padding=1, padding_mode="reflect"),
+    "conv2d, replicate": lambda: _conv2d(padding=(2, 1), padding_mode="replicate"),
+    "conv2d, few places": lambda: _conv2d(channels=40, stride=4, bias=False),
+    "group norm": lambda: (
+        nn.Sequential(nn.Conv2d(2, 6, 3), nn.GroupNorm(3, 6), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2)),
+        (2, 5, 5),
+    ),
+    "layer norm": lambda: (
+        nn.Sequential(nn.Linear(5, 6), nn.LayerNorm(6), nn.Tanh(), nn.LayerNorm(6, bias=False), nn.Linear(6, 2)),
+        (5,),
+    ),
+    "layer norm over two axes": lambda: (
+        nn.Sequential(nn.Linear(3, 4), nn.LayerNorm((5, 4)), nn.Flatten(), nn.Linear(20, 2)),
+        (5, 3),
+    ),
+    "frozen layer": lambda: (
+        frozen(nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 4), nn.Tanh(), nn.Linear(4, 2)), "2.weight", "2.bias"),
+        (5,),
+    ),
+    "frozen first layer": lambda: (
+        frozen(nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2)), "0.weight", "0.bias"),
+        (5,),
+    ),
+    "biases only": lambda: (
+        frozen(nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2)), "0.weight", "2.weight"),
+        (5,),
+    ),
+    "frozen bias": lambda: (
+        frozen(nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Linear(7, 2)), "0.bias", "1.weight"),
+        (5,),
+    ),
+    "embedding": lambda: (MeanOfWords(), 7),
+    "embedding with padding": lambda: (MeanOfWords(padding_idx=2), 7),
+    "transformer": lambda: (Attention(), 9),
+}  # fmt: skip
+
+
+def make_case(name, *, count=12, dtype=torch.float64, seed=0):
+    """Return a model of the table with ``count`` records; embeddings read sequences with repeated words."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model, shape = MODELS[name]()
+        if isinstance(shape, int):
+            inputs = torch.randint(0, shape, (count, 6), generator=generator)
+        else:
+            inputs = torch.randn(count, *shape, generator=generator, dtype=torch.float64).to(dtype)
+        model(inputs.float() if inputs.dtype.is_floating_point else inputs)  # sizes of lazy layers
+        model.to(dtype)
+    if isinstance(shape, int):
+        return Case(model, inputs, torch.randint(0, 3, (count,), generator=generator), cross_entropy)
+    return Case(model, inputs, 2 * torch.randn(count, 2, generator=generator, dtype=torch.float64).to(dtype))
+
+
+def paper_network(inputs=8, dtype=torch.float64, seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(inputs, 10), nn.Softplus(), nn.Linear(10, 1)).to(dtype)
+
+
+def engines(case, **options):
+    """Return the three engines for a case."""
+    return (
+        GhostEngine(case.model, case.loss, Records(*(part[:3] for part in case.records)), **options),
+        VmapEngine(case.model, case.loss, **options),
+        LoopEngine(case.model, case.loss, **options),
+    )
+
+
+def start_of(model):
+    return parameters_to_vector(trainable(model)).detach().clone()
+
+
+def trainable(model):
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def step_from(params, distance, seed=0):
+    """Return another point at this distance, in a random direction; as near as the precision allows."""
+    step = torch.randn(params.numel(), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return (params.double() + step * (distance / step.norm())).to(params.dtype)
+
+
+def gradient_rows(case, params):
+    """Return the gradient of every record by itself, with nothing but autograd: (records, parameters)."""
+    model = copy.deepcopy(case.model)
+    vector_to_parameters(params, trainable(model))
+    rows = []
+    for row in range(case.inputs.shape[0]):
+        loss = case.loss(model(case.inputs[row : row + 1]), case.targets[row : row + 1]).sum()
+        rows.append(parameters_to_vector(torch.autograd.grad(loss, trainable(model))))
+    return torch.stack(rows)
+
+
+def clipped_sum(rows, weights, radius):
+    """The definition: sum of w_i * min(1, C / |v_i|) * v_i, in double precision."""
+    rows = rows.double()
+    norms = rows.norm(dim=1)
+    factors = torch.where(norms > radius, radius / norms, torch.ones_like(norms))
+    return (weights.double() * factors) @ rows
+
+
+def relative_error(value, expected):
+    return float((value.double() - expected.double()).norm() / expected.double().norm())

@@ -1,0 +1,216 @@
+"""Replacing any record, by whatever, moves a bounded mean by at most its sensitivity, and some replacement by all of it."""
+
+import pytest
+import torch
+from helpers import make_case, paper_network, start_of, step_from
+from torch import nn
+
+from diff2.clients import Client
+from diff2.cohort import LocalCohort, effective_records
+from diff2.gradients import GhostEngine, LoopEngine, Records, VmapEngine
+from diff2.losses import squared
+
+SIZES = (9, 4, 13)  # the smallest client in the middle; chunks of 5 leave a last one of a single record
+CHUNK = 5
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+PLACES = [(client, row) for client, size in enumerate(SIZES) for row in sorted({0, size // 2, size - 1})]
+
+both_weightings = pytest.mark.parametrize("weighting", ["clients", "records"])
+both_kinds = pytest.mark.parametrize("kind", ["gradient", "difference"])
+both_dtypes = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+
+
+def make_clients(dtype, sizes=SIZES, inputs=8):
+    generator = torch.Generator().manual_seed(0)
+    return [
+        Client(
+            torch.randn(size, inputs, generator=generator, dtype=torch.float64).to(dtype),
+            3 * torch.randn(size, 1, generator=generator, dtype=torch.float64).to(dtype),
+        )
+        for size in sizes
+    ]
+
+
+def replaced(clients, place, inputs, target):
+    """Return the clients with one record exchanged."""
+    client, row = place
+    changed = list(clients)
+    changed[client] = Client(clients[client].inputs.clone(), clients[client].targets.clone())
+    changed[client].inputs[row] = inputs
+    changed[client].targets[row] = target
+    return changed
+
+
+def adversaries(dtype):
+    """Records meant to break something: nothing, much, the opposite, what overflows in the loss or in the norm."""
+    ones = torch.ones(8, dtype=dtype)
+    top = torch.finfo(dtype).max
+    return {
+        "zero": (0 * ones, 0.0),
+        "huge input": (1e6 * ones, 0.0),
+        "huge target": (ones, 1e7),
+        "huge opposite target": (ones, -1e7),
+        "infinite loss": (ones, top / 2),
+        "infinite norm": (ones * top**0.75, 1.0),
+        "not a number": (ones * top * torch.tensor([1.0, -1.0] * 4, dtype=dtype), 0.0),
+    }
+
+
+class Question:
+    """One request to a cohort, asked of any clients: a gradient, or a difference between two points near each other."""
+
+    def __init__(self, model, kind, weighting, *, radius=1.0, distance=0.01, engine=GhostEngine, chunk_rows=CHUNK):
+        self.model, self.kind, self.weighting, self.radius = model, kind, weighting, radius
+        self.previous = start_of(model)
+        self.params = step_from(self.previous, distance)
+        self.engine, self.chunk_rows = engine, chunk_rows
+
+    def __call__(self, clients):
+        if isinstance(self.engine, type):  # one engine for all the questions
+            example = (Records.of(*clients[0]),) if self.engine is GhostEngine else ()
+            self.engine = self.engine(self.model, squared, *example, chunk_rows=self.chunk_rows)
+        cohort = LocalCohort(self.engine, clients, weighting=self.weighting)
+        if self.kind == "gradient":
+            return cohort.clipped_gradient(self.params, self.radius, round=1)
+        return cohort.clipped_difference(self.params, self.previous, self.radius, round=1)
+
+
+def movement(one, two):
+    """Return how far the mean moved, in units of its sensitivity."""
+    assert one.sensitivity == two.sensitivity
+    return float((one.value - two.value).norm()) / one.sensitivity
+
+
+@both_weightings
+@both_kinds
+@both_dtypes
+def test_no_replacement_moves_the_mean_further_than_the_sensitivity(weighting, kind, dtype):
+    clients = make_clients(dtype)
+    question = Question(paper_network(dtype=dtype), kind, weighting, radius=1.0 if kind == "gradient" else 0.02)
+    before = question(clients)
+    for client, row in PLACES:
+        own = clients[client].inputs[row], -clients[client].targets[row]
+        records = {"flipped": own, **adversaries(dtype)}
+        after = {name: question(replaced(clients, (client, row), *record)) for name, record in records.items()}
+        for name, mean in after.items():
+            assert movement(before, mean) <= 1 + TOLERANCE[dtype], (client, row, name)
+        # Neither do two bad records against each other.
+        assert movement(after["huge target"], after["huge opposite target"]) <= 1 + TOLERANCE[dtype], (client, row)
+
+
+@both_weightings
+@both_kinds
+@both_dtypes
+def test_the_sensitivity_is_attained(weighting, kind, dtype):
+    """+C u against -C u, for a record of the smallest client: the stated sensitivity is not larger than it need be."""
+    clients = make_clients(dtype)
+    question = Question(paper_network(dtype=dtype), kind, weighting, radius=0.02)
+    plus, minus = (replaced(clients, (1, 3), torch.ones(8, dtype=dtype), target) for target in (1e4, -1e4))
+    assert 0.99 <= movement(question(plus), question(minus)) <= 1 + TOLERANCE[dtype]
+
+
+@both_kinds
+@pytest.mark.parametrize("engine", [VmapEngine, LoopEngine])
+def test_the_slow_engines_keep_the_same_sensitivity(kind, engine):
+    clients = make_clients(torch.float32)
+    question = Question(paper_network(dtype=torch.float32), kind, "clients", radius=0.02, engine=engine)
+    ones = torch.ones(8)
+    for place in [(1, 3), (2, 12)]:
+        plus, minus = (replaced(clients, place, ones, target) for target in (1e4, -1e4))
+        assert movement(question(plus), question(minus)) <= 1 + 1e-5
+        for record in adversaries(torch.float32).values():
+            assert movement(question(clients), question(replaced(clients, place, *record))) <= 1 + 1e-5
+
+
+@both_weightings
+def test_a_record_of_a_larger_client_has_its_own_smaller_share(weighting):
+    clients = make_clients(torch.float64)
+    question = Question(paper_network(), "gradient", weighting, radius=0.02)
+    ones = torch.ones(8, dtype=torch.float64)
+    for client, size in enumerate(SIZES):
+        plus, minus = (replaced(clients, (client, 0), ones, target) for target in (1e6, -1e6))
+        share = 4 / size if weighting == "clients" else 1.0
+        # Shares are rounded to single precision at present, which is why this is not 1e-12.
+        assert movement(question(plus), question(minus)) == pytest.approx(share, rel=1e-6)
+
+
+@both_weightings
+def test_the_mean_is_that_of_the_definition(weighting):
+    clients = make_clients(torch.float64)
+    question = Question(paper_network(), "gradient", weighting, radius=1.0)
+    engine = LoopEngine(question.model, squared)
+    sums = [engine.clipped_gradient_sum(question.params, Records.of(*client), 1.0) for client in clients]
+    if weighting == "clients":
+        expected = sum(total / client.size for total, client in zip(sums, clients, strict=True)) / len(clients)
+    else:
+        expected = sum(sums) / sum(SIZES)
+    error = float((question(clients).value - expected).norm() / expected.norm())
+    assert error < 1e-6
+    if weighting == "clients" and error > 1e-12:
+        pytest.xfail("record weights are rounded to single precision, also in a run in double precision")
+    assert error < 1e-12
+
+
+def test_sensitivity_counts_records_as_the_paper_does():
+    assert effective_records(SIZES, "clients") == 12
+    assert effective_records(SIZES, "records") == 26
+    for weighting, count in (("clients", 12), ("records", 26)):
+        mean = Question(paper_network(), "gradient", weighting, radius=3.0)(make_clients(torch.float64))
+        assert mean.sensitivity == 2 * 3.0 / count
+        assert mean.clip == 3.0
+        assert mean.adjacency == "replace-one"
+
+
+def test_equal_iterates_give_an_exact_zero_without_sensitivity():
+    clients, model = make_clients(torch.float32), paper_network(dtype=torch.float32)
+    cohort = LocalCohort(GhostEngine(model, squared, Records.of(*clients[0])), clients)
+    mean = cohort.clipped_difference(start_of(model), start_of(model), 0.0, round=2)
+    assert mean.sensitivity == 0.0
+    assert not mean.value.any()
+
+
+def test_the_probe_would_catch_a_mean_of_batch_means():
+    """What the paper's own code does: batches of 200, averaged with equal weight although the last one is short."""
+    clients = make_clients(torch.float64, sizes=(1651,))
+    model = paper_network()
+    engine, params = GhostEngine(model, squared, Records.of(*clients[0])), start_of(model)
+
+    def mean_of_batch_means(client):
+        batches = Records.of(*client).chunks(200)
+        means = [engine.clipped_gradient_sum(params, batch, 1.0) / batch.size for batch in batches]
+        return sum(means) / len(means)
+
+    ones = torch.ones(8, dtype=torch.float64)
+    plus, minus = (replaced(clients, (0, 1650), ones, target) for target in (1e6, -1e6))
+    moved = float((mean_of_batch_means(plus[0]) - mean_of_batch_means(minus[0])).norm())
+    assert moved / (2 / 1651) == pytest.approx(3.597, abs=1e-3)
+    question = Question(model, "gradient", "clients", chunk_rows=200)
+    assert movement(question(plus), question(minus)) == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["conv2d", "sequence, wide", "group norm", "layer norm", "mlp without biases"])
+@both_kinds
+def test_other_layers_keep_the_sensitivity_too(name, kind):
+    case = make_case(name, dtype=torch.float32)
+    clients = [Client(case.inputs[:8], case.targets[:8]), Client(case.inputs[8:], case.targets[8:])]
+    question = Question(case.model, kind, "clients", radius=0.02)
+    far = 1e4 * torch.ones_like(case.targets[0])
+    plus, minus = (question(replaced(clients, (1, 3), case.inputs[0], target)) for target in (far, -far))
+    assert 0.99 <= movement(plus, minus) <= 1 + 1e-5
+    assert movement(question(clients), question(replaced(clients, (1, 3), 1e6 * case.inputs[0], far))) <= 1 + 1e-5
+
+
+@pytest.mark.xfail(strict=True, reason="a chunk is summed in single precision: the rounding of the others moves as well")
+def test_many_records_in_single_precision_keep_the_sensitivity():
+    """All records push the same way, so the sum is large, and replacing one changes how the rest of it is rounded."""
+    model, count = nn.Linear(8, 1, bias=False), 100_000
+    nn.init.zeros_(model.weight)  # with the target -1/2 the gradient of a record is its input
+    worst = 0.0
+    for length in torch.linspace(1.1, 1.9, 5):
+        inputs = torch.full((count, 8), float(length / 8**0.5))
+        clients = [Client(inputs, torch.full((count, 1), -0.5))]
+        question = Question(model, "gradient", "clients", chunk_rows=None, distance=0.0)
+        before = question(clients)
+        for row in (0, count // 2, count - 1):
+            worst = max(worst, movement(before, question(replaced(clients, (0, row), -inputs[0], -0.5))))
+    assert worst <= 1 + 1e-5
