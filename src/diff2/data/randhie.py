@@ -1,0 +1,144 @@
+r"""The RAND Health Insurance Experiment: 20,190 person-years at six study sites, one client each.
+
+The table ships inside the ``statsmodels`` wheel (public domain; 1974-1982, from Cameron & Trivedi, *Microeconometrics*,
+2005). The task is to predict :math:`\log(1 + \text{mdvis})`, the doctor visits of a person in a year, from what was
+known about the person before that year. Each of the 45 columns has one of these places:
+
+- *target*: mdvis.
+- *client*: site.
+- *inputs*: the 21 columns of ``RANGES``: the insurance plan a family was given at random (logc, idp, fmde, lpi), health
+  as reported at enrolment (mhi, disea, physlm, xghindx, hlthg, hlthf, hlthp), the baseline physical (tookphys), and
+  who the person is (xage, female, child, fchild, black, income, educdec, lfam), and the study year (year).
+- *outcomes of the same year*, left out because they are not known beforehand: spending (outpdol, drugdol, suppdol,
+  mentdol, inpdol, meddol, lnmeddol, binexp, and inpmis, which says whether a bill is missing), admissions (totadm),
+  other visits (mentvis, notmdvis), and the time a person took part in that year (time).
+- *identifier*, left out: zper. It serves to keep all years of a person on one side of the split.
+- *the same thing twice*, left out: plan and coins (said by logc, idp and fmde), mdeoff and pioff (fmde and lpi),
+  ghindx (xghindx is the same index with the gaps filled by the study), num and lnum (lfam), linc (income).
+
+Scaling uses the public constants of ``RANGES`` and nothing else, so it costs no privacy: a value is moved to its range
+if it lies outside, and the range is mapped to [-1, 1]. Indicators stay 0 or 1 (a few of the study's own imputations
+lie between). A missing value (educdec has four) becomes the middle of its range, 0 after scaling.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ..errors import Diff2Error
+
+if TYPE_CHECKING:
+    import pandas
+
+SITES = (1, 2, 3, 4, 5, 6)
+RECORDS = 20_190
+TEST_FIFTH = 0  # which fifth of the people is held out
+
+INDICATOR = (-1.0, 1.0)  # maps 0 and 1 to themselves
+RANGES: dict[str, tuple[float, float]] = {
+    "logc": (0.0, 4.7),  # log(1 + coinsurance in percent), at most log 101
+    "idp": INDICATOR,  # plan with an individual deductible
+    "fmde": (0.0, 8.5),  # log of the maximum expenditure offer over the coinsurance
+    "lpi": (0.0, 7.5),  # log of the participation incentive in dollars
+    "mhi": (50.0, 100.0),  # mental health index; 100 is best by definition
+    "disea": (0.0, 30.0),  # chronic diseases, a weighted count
+    "physlm": INDICATOR,  # physical limitation
+    "xghindx": (40.0, 100.0),  # general health index; 100 is best by definition
+    "hlthg": INDICATOR,  # self-rated health: good
+    "hlthf": INDICATOR,  # fair
+    "hlthp": INDICATOR,  # poor
+    "tookphys": INDICATOR,  # took the physical at enrolment
+    "xage": (0.0, 67.0),  # years; nobody enrolled above 62, for at most five years
+    "female": INDICATOR,
+    "child": INDICATOR,
+    "fchild": INDICATOR,  # female child
+    "black": INDICATOR,  # of the head of the household
+    "income": (0.0, 16_000.0),  # of the family, dollars of the time
+    "educdec": (6.0, 18.0),  # school years of the one who decides
+    "lfam": (0.0, 2.5),  # log of the family's size
+    "year": (1.0, 5.0),  # of the study
+}
+FEATURES = tuple(RANGES)
+TARGET = "mdvis"
+PERSON = "zper"
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class RandHie:
+    """Records to train on, one pair a site, and records of other people to test on."""
+
+    clients: list[Pair]  # inputs (n_p, 21) and targets (n_p, 1), float32
+    test: Pair
+    people: list[np.ndarray]  # zper of each training record, one array a site
+    test_people: np.ndarray
+    features: tuple[str, ...] = FEATURES
+
+
+def load() -> RandHie:
+    """Return the table as six clients and a test part: a fifth of the people, none of whom is in both.
+
+    On which side a person is depends on the identifier alone (a hash), so it is the same everywhere and always:
+    3543, 3243, 1930, 2443, 2090 and 2856 person-years to train on, 4085 to test on.
+    """
+    table = read_table()
+    held_out = fifth_of(table[PERSON]) == TEST_FIFTH
+    inputs, targets = scale(table), torch.from_numpy(np.log1p(table[[TARGET]].to_numpy(np.float32)))
+    people = table[PERSON].to_numpy()
+    clients, names = [], []
+    for site in SITES:
+        rows = np.flatnonzero((table["site"] == site).to_numpy() & ~held_out)
+        clients.append((inputs[rows], targets[rows]))
+        names.append(people[rows])
+    rows = np.flatnonzero(held_out)
+    return RandHie(clients, (inputs[rows], targets[rows]), names, people[rows])
+
+
+def read_table() -> pandas.DataFrame:
+    """Return the table as it was published, 45 columns."""
+    import pandas
+
+    path = table_path()
+    table = pandas.read_csv(path)
+    missing = {TARGET, PERSON, "site", *RANGES} - set(table.columns)
+    if missing or len(table) != RECORDS:
+        raise Diff2Error(
+            f"{path} is not the table of the RAND experiment: expected {RECORDS} rows, got {len(table)}, missing "
+            f"columns {sorted(missing)}. Reinstall it: pip install --force-reinstall statsmodels"
+        )
+    return table
+
+
+def table_path() -> Path:
+    """Find the table inside statsmodels, without importing statsmodels (which takes seconds)."""
+    spec = importlib.util.find_spec("statsmodels")
+    for root in (spec.submodule_search_locations or []) if spec is not None else []:
+        path = Path(root) / "datasets" / "randhie" / "src" / "randhie.csv"
+        if path.is_file():
+            return path
+    raise Diff2Error("the demo's table is part of statsmodels, which is not installed; pip install 'diff2[demo]'")
+
+
+def scale(table: pandas.DataFrame) -> torch.Tensor:
+    """Return the inputs, scaled by public constants alone: each within [-1, 1]."""
+    columns = []
+    for name, (low, high) in RANGES.items():
+        values = table[name].to_numpy(np.float64)
+        scaled = (np.clip(values, low, high) - (low + high) / 2) / ((high - low) / 2)
+        columns.append(np.nan_to_num(scaled, nan=0.0))
+    return torch.from_numpy(np.stack(columns, axis=1).astype(np.float32))
+
+
+def fifth_of(people: pandas.Series | np.ndarray, salt: str = "test") -> np.ndarray:
+    """Return a number from 0 to 4 for each person, evenly spread, that depends on the identifier alone."""
+    unique, where = np.unique(np.asarray(people), return_inverse=True)
+    digests = [hashlib.sha256(f"{salt}:{person}".encode()).digest() for person in unique.tolist()]
+    return np.array([int.from_bytes(digest[:8], "big") % 5 for digest in digests])[where]
