@@ -367,7 +367,11 @@ def test_plan_from_a_run_file_reads_no_table(folder):
     changed = json.loads(diff2_here(*words, "--rounds", 50, "--epsilon", "inf", "--weighting", "records").stdout)
     assert (changed["rounds"], changed["epsilon"], changed["sigma_1"]) == (50, "inf", 0.0)
     change(folder, "[model]", 'columns = ["age", "smoker"]\n[model]')
-    assert json.loads(diff2_here(*words).stdout)["dimension"] == (2 + 1) * 4 + (4 + 1)
+    document = json.loads(diff2_here(*words).stdout)
+    assert document["dimension"] == (2 + 1) * 4 + (4 + 1)
+    assert document["cycle_growth"] > 2
+    assert "unstable: from one restart to the next" in diff2_here(*words[:-1]).stdout
+    assert "unstable" not in diff2_here(*words[:-1], "--restart-interval", 1).stdout
 
 
 def test_plan_compares_a_dpgd_run_file_with_diff2(folder):

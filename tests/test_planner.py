@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diff2 import Budget, Diff2, GradientDescent, InvalidArgument, plan
-from diff2.planner import best_interval, best_share, outlook, relative_error
+from diff2.planner import best_interval, best_share, cycle_growth, outlook, relative_error
 
 # rho, then the noise of DIFF2 in units of DP-GD's in a long run: T = 6, 20, 60, 200 at u = 1.25; the best T at u = 1.25
 # and its noise; the best T and share of restarts, and their noise.
@@ -110,6 +110,22 @@ def test_radius_is_capped_as_the_algorithm_caps_it():
     capped = outlook(Diff2(100, 5, 1.0, 10.0, ROUTINE), BUDGET, [500], step_length=3.0)
     free = outlook(Diff2(100, 5, 1.0, 10.0, ROUTINE, cap=False), BUDGET, [500], step_length=3.0)
     assert (capped.rho, free.rho) == (2.0, 30.0)
+
+
+def test_cycle_growth_is_that_of_noise_fed_back():
+    """Reference: feed the noise back, in simulation; a gain 5 % off is told apart."""
+    generator = np.random.default_rng(3)
+    rate, smoothness, sigma, d, T = 0.25, 3.0, 0.18, 51, 8
+    algorithm = Diff2(400, T, 1.0, smoothness, GradientDescent(rate))
+    estimate = np.zeros((20_000, d))
+    estimate[:, 0] = 1.0
+    for _ in range(T - 1):
+        step = rate * np.linalg.norm(estimate, axis=1, keepdims=True)
+        estimate = estimate + generator.normal(size=estimate.shape) * smoothness * sigma * step
+    measured = math.sqrt(np.mean(np.sum(estimate**2, axis=1)))
+    assert measured == pytest.approx(cycle_growth(algorithm, sigma, d), rel=0.02)
+    assert measured != pytest.approx(cycle_growth(algorithm, 1.05 * sigma, d), rel=0.02)
+    assert cycle_growth(Diff2(400, 1, 1.0, 3.0, ROUTINE), sigma, d) == 1.0
 
 
 def test_without_noise_there_is_no_error():

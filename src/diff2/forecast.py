@@ -10,7 +10,7 @@ from typing import Any
 from .errors import InvalidArgument
 from .estimators import DPGD, Algorithm, Diff2
 from .plan import Plan, plan
-from .planner import TYPICAL_RHO, Outlook, outlook
+from .planner import TYPICAL_RHO, Outlook, cycle_growth, outlook
 from .privacy import Budget
 from .routines import GradientDescent
 from .runfile import RunFile
@@ -24,6 +24,7 @@ class Forecast:
     dimension: int | None  # None: errors are those of one parameter
     outlooks: tuple[Outlook, ...]  # one where a step length was given; none for other algorithms than DIFF2 and DP-GD
     step_length: float | None
+    cycle_growth: float | None  # by the noise of the differences; None where learning rate or dimension is not known
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -47,6 +48,7 @@ class Forecast:
             "multipliers": dict(noise.multipliers),
             "dimension": self.dimension,
             "step_length": self.step_length,
+            "cycle_growth": self.cycle_growth,
             "predictions": [view.to_json() for view in self.outlooks],
         }
 
@@ -91,7 +93,10 @@ def forecast(
             )
             for length in lengths
         )
-    return Forecast(noise, dimension, outlooks, step_length)
+    growth = None
+    if isinstance(algorithm, Diff2) and run is not None and dimension is not None:
+        growth = cycle_growth(algorithm, noise.sigma_2 or 0.0, dimension)
+    return Forecast(noise, dimension, outlooks, step_length, growth)
 
 
 def _algorithm(run: RunFile | None, options: Mapping[str, Any]) -> Algorithm:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from .runs import FinishedRun
 
 
+GROWTH_LIMIT = 2.0  # of the estimate in a cycle, by noise; beyond, the forecast says so
+
+
 def show_run(run: FinishedRun) -> None:
     """Print what was trained, what it cost, and where it is."""
     result, document = run.result, run.document
@@ -64,6 +67,13 @@ def show_forecast(found: Forecast) -> None:
             "epsilon": f"{_cost(noise.epsilon, noise.budget)}, {noise.accounting} accounting",
         },
     )
+    if found.cycle_growth is not None and found.cycle_growth > GROWTH_LIMIT:
+        show_line(
+            f"unstable: from one restart to the next the noise of the differences alone makes the estimate "
+            f"{found.cycle_growth:.3g} times as long. Lower learning_rate, clip_smoothness or restart_interval.",
+            style="yellow",
+            wrap=True,
+        )
     if found.step_length is None:
         _show_outlooks(found)
     else:
@@ -144,7 +154,7 @@ def _show_outlooks(found: Forecast) -> None:
             f"{view.rho * unit:.3g}",
             f"{view.given.relative_error:.3f}",
             f"{view.best_interval.relative_error:.3f} (T={view.best_interval.restart_interval})",
-            f"{view.best.relative_error:.3f} (T={view.best.restart_interval}, u={_choice(view.best)[1]})",
+            f"{view.best.relative_error:.3f} ({_named_choice(view.best)})",
         ]
         for view in found.outlooks
     ]
@@ -156,6 +166,11 @@ def _show_outlooks(found: Forecast) -> None:
 
 def _choice(choice: Prediction) -> tuple[str, str]:
     return str(choice.restart_interval), "-" if choice.budget_split is None else f"{choice.budget_split:.3g}"
+
+
+def _named_choice(choice: Prediction) -> str:
+    T, split = _choice(choice)
+    return f"T={T}" if choice.budget_split is None else f"T={T}, u={split}"
 
 
 def _error_title(dimension: int | None) -> str:
