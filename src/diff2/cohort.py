@@ -77,11 +77,14 @@ class LocalCohort:
         # Weights relative to the largest, so that they are exactly 1 for clients of equal size; divided out at the end.
         smallest = min(self._sizes)
         relative = [smallest / size if weighting == "clients" else 1.0 for size in self._sizes]
-        weights = [torch.full((size,), share) for size, share in zip(self._sizes, relative, strict=True)]
+        weights = [
+            torch.full((size,), share, dtype=flat.dtype, device=flat.device)
+            for size, share in zip(self._sizes, relative, strict=True)
+        ]
         self._records = Records(
             _joined([client.inputs for client in clients]),
             _joined([client.targets for client in clients]),
-            torch.cat(weights).to(dtype=flat.dtype, device=flat.device),
+            torch.cat(weights),
         )
 
     @property

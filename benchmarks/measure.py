@@ -1,0 +1,48 @@
+"""Timing and memory, as robust as a busy machine allows."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+
+def interleaved(rounds: dict[str, Callable[[], object]], seconds: float = 4.0) -> dict[str, float]:
+    """Return the median time of each, in seconds. They take turns, so that a slow moment hits all alike."""
+    for one_round in rounds.values():
+        one_round()
+    times: dict[str, list[float]] = {name: [] for name in rounds}
+    end = time.perf_counter() + seconds * len(rounds)
+    while time.perf_counter() < end or len(next(iter(times.values()))) < 3:
+        for name, one_round in rounds.items():
+            began = time.perf_counter()
+            one_round()
+            times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def peak_memory(case: str, contestant: str | None) -> float:
+    """Return the peak resident memory of three rounds in a process of their own, in MB; without one, of the set-up."""
+    command = [sys.executable, "-m", "benchmarks.measure", case, contestant or ""]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stdout.strip().splitlines()[-1])
+
+
+def _main(case_name: str, contestant: str) -> None:
+    import resource
+
+    from .cases import CASES
+    from .contestants import CONTESTANTS
+
+    case = CASES[case_name]()
+    if contestant:
+        one_round = CONTESTANTS[contestant](case)
+        for _ in range(3):
+            one_round()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:3])
