@@ -85,15 +85,21 @@ def frozen(model, *names):
     return model
 
 
-
 def _conv1d(channels=4, **options):
     layer = nn.Conv1d(channels, 6, options.pop("kernel_size", 3), **options)
-    return nn.Sequential(nn.Conv1d(2, channels, 1), nn.Tanh(), layer, nn.Tanh(), nn.Flatten(), nn.LazyLinear(2)), (2, 11)
+    return nn.Sequential(nn.Conv1d(2, channels, 1), nn.Tanh(), layer, nn.Tanh(), nn.Flatten(), nn.LazyLinear(2)), (
+        2,
+        11,
+    )
 
 
 def _conv2d(channels=4, **options):
     layer = nn.Conv2d(channels, 6, options.pop("kernel_size", 3), **options)
-    return nn.Sequential(nn.Conv2d(2, channels, 1), nn.Tanh(), layer, nn.Tanh(), nn.Flatten(), nn.LazyLinear(2)), (2, 6, 7)
+    return nn.Sequential(nn.Conv2d(2, channels, 1), nn.Tanh(), layer, nn.Tanh(), nn.Flatten(), nn.LazyLinear(2)), (
+        2,
+        6,
+        7,
+    )
 
 
 MODELS = {
@@ -142,7 +148,7 @@ MODELS = {
         (5, 3),
     ),
     "frozen layer": lambda: (
-        frozen(nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 4), nn.Tanh(), nn.Linear(4, 2)), "2.weight", "2.bias"),
+        frozen(nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 4), nn.Linear(4, 2)), "2.weight", "2.bias"),
         (5,),
     ),
     "frozen first layer": lambda: (

@@ -170,7 +170,7 @@ def test_epsilon_agrees_with_numerical_composition(epsilon, rounds, restart_inte
 
 
 def test_a_renyi_accountant_told_replace_one_is_not_to_be_trusted():
-    """dp-accounting takes a multiplier as one of add/remove sensitivity; its RDP accountant then forgets to double it."""
+    """A multiplier is one of add/remove sensitivity there; the RDP accountant of dp-accounting forgets to double it."""
     steps = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(2.0), 10)
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
     by_rdp = rdp.RdpAccountant(neighboring_relation=relation).compose(steps).get_epsilon(DELTA)

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from helpers import MODELS, clipped_sum, engines, gradient_rows, make_case, relative_error, start_of, step_from
 from torch import nn
 
 from diff2.gradients import GhostEngine, LoopEngine, Masks, Records, VmapEngine, build_engine
 from diff2.losses import squared
+from helpers import MODELS, clipped_sum, engines, gradient_rows, make_case, relative_error, start_of, step_from
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
 ALL = pytest.mark.parametrize("name", MODELS)
@@ -71,7 +71,10 @@ def test_sums_do_not_depend_on_chunks_order_or_split_of_the_records(name):
 
     expected = sums(whole, records)
     for rows in (1, 5, 11, 100):
-        assert relative_error(sums(GhostEngine(case.model, case.loss, records, chunk_rows=rows), records), expected) < 1e-12
+        assert (
+            relative_error(sums(GhostEngine(case.model, case.loss, records, chunk_rows=rows), records), expected)
+            < 1e-12
+        )
     assert relative_error(sums(whole, part(order)), expected) < 1e-12
     workers = [slice(0, 1), slice(1, 8), slice(8, None)]
     assert relative_error(sum(sums(whole, part(rows)) for rows in workers), expected) < 1e-12
@@ -93,7 +96,9 @@ def test_slow_engines_do_not_depend_on_the_chunks_either(name):
 
 def dropout_case(count=8):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 20), nn.Dropout(0.5), nn.Tanh(), nn.Linear(20, 6), nn.Dropout(0.3), nn.Linear(6, 1))
+    model = nn.Sequential(
+        nn.Linear(4, 20), nn.Dropout(0.5), nn.Tanh(), nn.Linear(20, 6), nn.Dropout(0.3), nn.Linear(6, 1)
+    )
     return model.double(), Records.of(
         torch.randn(count, 4, dtype=torch.float64), torch.randn(count, 1, dtype=torch.float64)
     )

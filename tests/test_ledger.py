@@ -1,4 +1,4 @@
-"""The ledger: whatever happens to the process or the file, the epsilon it states is that of the releases that were made."""
+"""The ledger: whatever happens to the process or the file, its epsilon is that of the releases that were made."""
 
 import json
 import math
@@ -194,7 +194,7 @@ def test_a_line_without_a_field_is_refused(path, field):
 def test_nothing_may_follow_the_closing_line(path):
     with path.open("a") as file:
         file.write(path.read_text().splitlines()[1] + "\n")
-    with pytest.raises(LedgerError, match="line 6.*closing line"):
+    with pytest.raises(LedgerError, match=r"line 6.*closing line"):
         Ledger.read(path)
 
 

@@ -1,4 +1,4 @@
-"""Where the noise comes from: the right distribution, streams that have nothing to do with each other, no shared state."""
+"""Where the noise comes from: the right distribution, streams independent of each other, no shared state."""
 
 import random
 
