@@ -34,7 +34,7 @@ from .training import RoundInfo, TrainState, ledger_path, train
 
 HIDDEN, ACTIVATION, START_SEED = (5,), "tanh", 0  # a starting point holds nothing private, so it may be fixed
 METHODS: dict[str, Algorithm] = {
-    "GD": GD(rounds=2000, routine=GradientDescent(learning_rate=0.3)),
+    "GD": GD(rounds=1000, routine=GradientDescent(learning_rate=0.1)),
     "DP-GD": DPGD(rounds=800, clip_gradient=5.0, routine=GradientDescent(learning_rate=0.1)),
     "DIFF2-GD": Diff2(
         rounds=800, restart_interval=20, clip_gradient=3.0, clip_smoothness=3.0, budget_split=2.0,
@@ -196,9 +196,9 @@ def _notes(private: TrainResult, budget: Budget, seed: int | None, *, shortened:
         "GD is the reference: no clipping, no noise, not private.",
         "Test loss, R^2 and gradient norm are exact values of the records, computed from the released iterates after "
         "training. Showing them is fine only because these data are public; for private data it would leak.",
-        f"One record is a person-year. A person with {YEARS} years is protected {YEARS}-fold less: epsilon {YEARS} times as "
-        f"large with a larger delta, or {together:.3g} at delta {budget.delta:g}. To protect people, make one record of each "
-        f"person, or divide epsilon by {YEARS}; docs/demo.md shows how.",
+        f"One record is a person-year. A person with {YEARS} years is protected {YEARS}-fold less: epsilon {YEARS} "
+        f"times as large with a larger delta, or {together:.3g} at delta {budget.delta:g}. To protect people, make one "
+        f"record of each person, or divide epsilon by {YEARS}; docs/demo.md shows how.",
         "DP-GD and DIFF2-GD spend their budgets separately, and so does each repetition: whoever sees several models "
         "of the same records must add them up.",
         "The settings were tuned on exact losses of these public data, at epsilon 1; on private data such tuning costs "

@@ -49,7 +49,7 @@ def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, subtitle: st
     _label_ends(gradient, curves, [curve.squared_gradient_norm[-1] for curve in curves])
     figure.suptitle(title, x=0.012, ha="left", fontsize=12.5, fontweight="bold")
     figure.text(0.012, 0.895, subtitle, ha="left", va="center", fontsize=9.5, color="#444444")
-    figure.subplots_adjust(left=0.065, right=0.925, top=0.745, bottom=0.13, wspace=0.42)
+    figure.subplots_adjust(left=0.06, right=0.895, top=0.745, bottom=0.13, wspace=0.5)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=DPI, metadata={"Software": None})
     return path
@@ -75,6 +75,7 @@ def _dress(axes: Axes, title: str, unit: str) -> None:
     axes.set_title(title, loc="left", fontsize=11, pad=18)
     axes.text(0, 1.025, unit, transform=axes.transAxes, fontsize=8.5, color="#444444")
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("round", fontsize=10)
     axes.tick_params(labelsize=9)
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.7)
