@@ -1,13 +1,12 @@
-"""Find the settings of the demo: the same search, with the same number of runs, for DP-GD and DIFF2-GD.
+"""Find the settings of the demo: the same search, with the same effort, for DP-GD and DIFF2-GD.
 
-    python benchmarks/demo_settings.py [--runs 120] [--method DP-GD]
+    python benchmarks/demo_settings.py [--settings 50] [--method DP-GD]
 
-A setting is judged by R^2 on people held out of the *training* part (never on the test part), averaged over three
-seeds of the noise. This reads exact losses, so the search itself is not private; the data are public.
+A setting is judged by R^2 on people held out of the *training* part (never on the test part). This reads exact losses,
+so the search itself is not private; the data are public.
 
-First random settings, one seed each; the best of them, with three seeds; then one coordinate at a time is moved to a
-neighbouring value of the grid, and the move is kept where it helps, until no move helps or the runs are used up. At the
-end the five best meet again with seeds the search has not seen, and the winner of that is the setting to take.
+Random settings meet with one seed of the noise, the twelve best of them with three, then all neighbours of the best in
+the grid with three, and the five best of everything with nine. The winner of that is the setting to take.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from diff2.data.randhie import RandHie, fifth_of, load
 from diff2.demo import start_model
 
 EPSILON, DELTA = 1.0, 1e-5
-SEEDS = (1, 2, 3)
-FRESH_SEEDS = tuple(range(101, 107))
-FINALISTS = 5
+FIRST, SECOND, LAST = tuple(range(1, 2)), tuple(range(1, 4)), tuple(range(1, 10))  # seeds of the three stages
+SEMIFINALISTS, FINALISTS = 12, 5
+TIME = (8.0, 80.0)  # rounds x learning rate: less does not learn, more is noise alone
 DIVERGED = -1.0
 
 Setting = dict[str, float]
@@ -59,16 +58,15 @@ BY_HAND: dict[str, Setting] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=120, help="training runs a method")
+    parser.add_argument("--settings", type=int, default=50, help="random settings to begin with, a method")
     parser.add_argument("--method", choices=list(GRIDS), help="one method only")
     options = parser.parse_args()
     torch.set_num_threads(1)
     clients, holdout = split(load())
     for method in [options.method] if options.method else list(GRIDS):
         began = time.monotonic()
-        search = Search(method, clients, holdout, options.runs)
-        search.run()
-        report(search, time.monotonic() - began)
+        search = Search(method, clients, holdout)
+        report(search, search.run(options.settings), time.monotonic() - began)
 
 
 def split(data: RandHie) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]:
@@ -83,35 +81,44 @@ def split(data: RandHie) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], tuple
 
 @dataclass
 class Search:
-    """A search for one method that stops after so many runs."""
+    """A search for one method."""
 
     method: str
     clients: list[tuple[torch.Tensor, torch.Tensor]]
     holdout: tuple[torch.Tensor, torch.Tensor]
-    runs: int
     scores: dict[tuple[tuple[str, float], ...], dict[int, float]] = field(default_factory=dict)
 
-    def run(self) -> None:
-        grid, chooser = GRIDS[self.method], random.Random(0)
-        tried = [{name: chooser.choice(values) for name, values in grid.items()} for _ in range(self.runs // 4)]
-        tried.sort(key=lambda setting: -self.score(setting, SEEDS[:1]))
-        best = max([BY_HAND[self.method], *tried[:5]], key=self.score)
-        improved = True
-        while improved and self.runs > 0:
-            improved = False
-            for near in neighbours(best, grid):
-                if self.runs > 0 and self.score(near) > self.score(best):
-                    best, improved = near, True
-                    break
+    def run(self, settings: int) -> list[Setting]:
+        """Return the finalists, the best first."""
+        tried = [BY_HAND[self.method], *sample(GRIDS[self.method], settings)]
+        second = self.best(tried, FIRST, SEMIFINALISTS)
+        best = self.best(second, SECOND, 1)[0]
+        near = [best, *neighbours(best, GRIDS[self.method])]
+        third = self.best([*second, *(setting for setting in near if setting not in second)], SECOND, FINALISTS)
+        return self.best(third, LAST, FINALISTS)
 
-    def score(self, setting: Setting, seeds: tuple[int, ...] = SEEDS) -> float:
-        """Return the mean R^2 over the seeds; each run is made once."""
+    def best(self, settings: list[Setting], seeds: tuple[int, ...], count: int) -> list[Setting]:
+        return sorted(settings, key=lambda setting: -statistics.fmean(self.score(setting, seeds)))[:count]
+
+    def score(self, setting: Setting, seeds: tuple[int, ...]) -> list[float]:
+        """Return R^2 for each of the seeds; each run is made once."""
         known = self.scores.setdefault(tuple(setting.items()), {})
         for seed in seeds:
             if seed not in known:
                 known[seed] = max(DIVERGED, one_run(self.method, setting, self.clients, self.holdout, seed))
-                self.runs -= 1
-        return statistics.fmean(known[seed] for seed in seeds)
+        return [known[seed] for seed in seeds]
+
+
+def sample(grid: dict[str, tuple[float, ...]], count: int) -> list[Setting]:
+    """Return random settings of the grid, all different."""
+    chooser, found = random.Random(0), []
+    for _ in range(100 * count):
+        setting = {name: chooser.choice(values) for name, values in grid.items()}
+        if TIME[0] <= setting["rounds"] * setting["learning_rate"] <= TIME[1] and setting not in found:
+            found.append(setting)
+        if len(found) == count:
+            break
+    return found
 
 
 def neighbours(setting: Setting, grid: dict[str, tuple[float, ...]]) -> Iterator[Setting]:
@@ -151,16 +158,12 @@ def one_run(
     return 1 - float(error / targets.var(correction=0))
 
 
-def report(search: Search, seconds: float) -> None:
-    """Print the best settings, and how they do with seeds the search has not seen."""
-    full = {key: list(runs.values()) for key, runs in search.scores.items() if len(runs) == len(SEEDS)}
+def report(search: Search, finalists: list[Setting], seconds: float) -> None:
     made = sum(len(runs) for runs in search.scores.values())
     print(f"\n{search.method}: {made} runs of {len(search.scores)} settings in {seconds:.0f} s")
-    print("  R^2, search      R^2, fresh seeds")
-    for key, values in sorted(full.items(), key=lambda item: -statistics.fmean(item[1]))[:FINALISTS]:
-        fresh = [one_run(search.method, dict(key), search.clients, search.holdout, seed) for seed in FRESH_SEEDS]
-        text = ", ".join(f"{name}={value:g}" for name, value in key)
-        print(f"  {_spread(values)}  {_spread(fresh)}  {text}", flush=True)
+    for setting in finalists:
+        text = ", ".join(f"{name}={value:g}" for name, value in setting.items())
+        print(f"  R^2 {_spread(search.score(setting, LAST))}  {text}", flush=True)
 
 
 def _spread(values: list[float]) -> str:

@@ -251,6 +251,14 @@ def test_reduced_precision_of_products_is_refused(precision):
         torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.xfail(strict=True, reason="products in bfloat16 let a record exceed its radius by 0.4 %")
+@pytest.mark.filterwarnings("ignore::diff2.GradientFallbackWarning")
+def test_automatic_mixed_precision_is_refused():
+    case = vectors(nn.Linear(3, 1), 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(InvalidArgument, match="autocast"):
+        build_engine(case.model.float(), squared, case.inputs.float(), case.targets.float())
+
+
 # Accepted, with a slower engine
 
 

@@ -68,10 +68,11 @@ def test_exact_metrics_are_right_and_loud():
     per_client = [(model(x) - y).square().mean() for x, y in clients]
     objective = sum(per_client) / 2
     gradient = torch.cat([g.flatten() for g in torch.autograd.grad(objective, list(model.parameters()))])
+    objective = objective.detach()
     x, y = data(30, seed=3)
     assert last["train_loss"] == pytest.approx(float(objective), rel=1e-5)
     assert last["squared_gradient_norm"] == pytest.approx(float(gradient.square().sum()), rel=1e-4)
-    assert last["test_loss"] == pytest.approx(float((model(x) - y).square().mean()), rel=1e-5)
+    assert last["test_loss"] == pytest.approx((model(x) - y).square().mean().item(), rel=1e-5)
     assert result.history["train_loss"].notna().sum() == 3
     assert "exact training metrics" in result.guarantee
     assert result.guarantee.startswith("NOT PRIVATE AS A WHOLE")
@@ -176,6 +177,10 @@ BAD_INPUT = {
     "classes as a column": (dict(clients=(X, Y.long()), loss="cross_entropy", model=nn.Linear(3, 2)), "class numbers"),
     "class out of range": (
         dict(clients=(X, torch.arange(60) % 3), loss="cross_entropy", model=nn.Linear(3, 2)),
+        "out of bounds",
+    ),
+    "class out of range, later": (
+        dict(clients=(X, (torch.arange(60) > 50) * 2), loss="cross_entropy", model=nn.Linear(3, 2)),
         "from 0 to 1",
     ),
     "unknown loss": (dict(loss="sqared"), "did you mean 'squared'"),

@@ -38,8 +38,9 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
     """Write the file so that at any moment either the old or the new one is there, whole."""
     temporary = path.with_name(path.name + ".tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    fields = {**checkpoint._asdict(), "key": checkpoint.key.hex(), "records_tag": checkpoint.records_tag.hex()}
     with os.fdopen(descriptor, "wb") as file:
-        torch.save({"format": FORMAT, **checkpoint._asdict()}, file)
+        torch.save({"format": FORMAT, **fields}, file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
@@ -51,6 +52,7 @@ def load(path: Path) -> Checkpoint:
         fields = torch.load(path, weights_only=True)
         if fields.pop("format") != FORMAT:
             raise KeyError("format")
+        fields.update({name: bytes.fromhex(fields[name]) for name in ("key", "records_tag")})
         return Checkpoint(**fields)
     except FileNotFoundError:
         raise CheckpointError(f"no checkpoint at {path}; start the run without resume") from None

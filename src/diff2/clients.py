@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -80,6 +81,8 @@ def _as_client(name: str, pair: Any, loss: Loss, dtype: torch.dtype, device: tor
 def _as_tensor(name: str, values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
+    if isinstance(values, np.ndarray) and not values.flags.writeable:
+        values = values.copy()  # PyTorch cannot share memory that must not be written to
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:

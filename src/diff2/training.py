@@ -368,12 +368,23 @@ def _find_checkpoint(folder: Path | None, resume: bool, settings: dict[str, Any]
         return None
     if not path.exists():
         # Killed before the first checkpoint: then nothing was released either. The ledger says whether that is so.
-        if ledger_path(folder).exists():
-            raise CheckpointError(f"{ledger_path(folder)} has no checkpoint beside it; the run cannot go on")
+        _drop_unused_ledger(ledger_path(folder))
         return None
     found = checkpoints.load(path)
     checkpoints.require_same(path, settings, found.settings)
     return found
+
+
+def _drop_unused_ledger(path: Path) -> None:
+    """Remove a ledger that holds no release; refuse to go on with one that does, and has no checkpoint."""
+    if not path.exists():
+        return
+    if path.read_bytes().count(b"\n") > 1:
+        raise CheckpointError(
+            f"{path} holds releases and has no checkpoint beside it, so the run cannot go on; its releases stay spent. "
+            "Start a new run in another directory"
+        )
+    path.unlink()
 
 
 def _noise(seed: int | None, found: Checkpoint | None) -> NoiseSource:
@@ -399,9 +410,6 @@ def _open_ledger(folder: Path | None, header: dict[str, Any], found: Checkpoint 
         return Ledger(header)
     path = ledger_path(folder)
     if found is None:
-        return Ledger(header, path)
-    if found.state["round"] == 0 and (not path.exists() or b"\n" not in path.read_bytes()):
-        path.unlink(missing_ok=True)  # killed while the header was being written
         return Ledger(header, path)
     return Ledger.read(path) if found.complete else Ledger.resume(path)
 

@@ -46,11 +46,10 @@ class Ledger:
         self.entries: list[ReleaseEntry] = []
         self.complete = False
         self.path = None if path is None else Path(path)
-        self._file = None
         self._replayed = 0  # lines of the file that this process has seen again
         if self.path is not None:
             try:
-                self._file = open(self.path, "x", encoding="utf-8")
+                self.path.touch(exist_ok=False)
             except FileExistsError:
                 raise LedgerError(
                     f"{self.path} exists: a ledger is never overwritten; resume that run, or choose another path"
@@ -61,6 +60,7 @@ class Ledger:
     def read(cls, path: str | os.PathLike[str]) -> Ledger:
         """Read a ledger file; every line is checked."""
         ledger, torn = _parse(Path(path))
+        ledger.path = None  # not to be written to
         if torn:
             raise LedgerError(
                 f"{path}, line {len(ledger.entries) + 2}: the last line is cut off. Its value never left the "
@@ -73,11 +73,9 @@ class Ledger:
         """Open a ledger file to go on writing: a last line that was cut off by a crash is dropped, it released nothing."""
         target = Path(path)
         ledger, torn = _parse(target)
-        ledger._file = open(target, "r+", encoding="utf-8")
-        ledger._file.seek(0, os.SEEK_END)
         if torn:
-            ledger._file.truncate(target.stat().st_size - torn)
-            ledger._file.seek(0, os.SEEK_END)
+            os.truncate(target, target.stat().st_size - torn)
+        ledger.path = target
         return ledger
 
     def rewind(self, round: int) -> None:
@@ -99,23 +97,20 @@ class Ledger:
             raise LedgerError("the ledger is closed: the run it describes is complete; start a new run")
         self.entries.append(entry)
         self._replayed += 1
-        if self._file is not None:
-            self._write({"kind": "release", "release": len(self.entries), **_to_json(entry)})
+        self._write({"kind": "release", "release": len(self.entries), **_to_json(entry)})
 
     def close(self) -> None:
         """Write the closing line: no release will follow."""
         if not self.complete:
             self.complete = True
             self._write({"kind": "end", "releases": len(self.entries), "epsilon": _number(self.epsilon())})
-        if self._file is not None:
             self.sync()
-            self._file.close()
-            self._file = None
 
     def sync(self) -> None:
         """Make the lines outlive a power failure."""
-        if self._file is not None:
-            os.fsync(self._file.fileno())
+        if self.path is not None:
+            with open(self.path, "ab") as file:
+                os.fsync(file.fileno())
 
     @property
     def delta(self) -> float:
@@ -154,9 +149,10 @@ class Ledger:
         return f"<Ledger: {len(self)} releases, {state}, epsilon={self.epsilon():.6g} at delta={self.delta:g}>"
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        if self._file is not None:
-            self._file.write(json.dumps(line, allow_nan=False) + "\n")
-            self._file.flush()
+        if self.path is not None:
+            # Opened anew for each line: what is written is in the file when this returns, and nothing is held open.
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line, allow_nan=False) + "\n")
 
 
 def _parse(path: Path) -> tuple[Ledger, int]:
@@ -172,7 +168,6 @@ def _parse(path: Path) -> tuple[Ledger, int]:
     if header.pop("format", None) != FORMAT:
         raise LedgerError(f"{path}, line 1: expected ledger format {FORMAT}; read it with the version that wrote it")
     ledger = Ledger(header)
-    ledger.path = path
     for number, text in enumerate(lines[1:], start=2):
         if ledger.complete:
             raise LedgerError(f"{path}, line {number}: nothing may follow the closing line")
