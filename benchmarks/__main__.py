@@ -19,7 +19,14 @@ console = Console(width=120)
 def speed(seconds: float, names: list[str]) -> None:
     """(a) to (c): one round of each, in turns; ratios to the plain gradient and to the other libraries."""
     table = Table(title="One round, ms (median; taken in turns), and ratios")
-    for column in ("case", *CONTESTANTS, "DIFF2 / plain", "DP-GD / Opacus per-sample", "DP-GD / Opacus ghost", "vmap / DIFF2"):
+    for column in (
+        "case",
+        *CONTESTANTS,
+        "DIFF2 / plain",
+        "DP-GD / Opacus per-sample",
+        "DP-GD / Opacus ghost",
+        "vmap / DIFF2",
+    ):
         table.add_column(column, justify="left" if column == "case" else "right", overflow="fold")
     for name in names:
         case = CASES[name]()

@@ -36,9 +36,7 @@ def diff2_round(case: Case) -> Round:
     # One restart, which is done here; all rounds that are timed are difference rounds.
     return _training_round(
         case,
-        diff2.Diff2(
-            rounds=100_000, restart_interval=100_000, clip_gradient=1.0, clip_smoothness=1.0, routine=routine
-        ),
+        diff2.Diff2(rounds=100_000, restart_interval=100_000, clip_gradient=1.0, clip_smoothness=1.0, routine=routine),
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def network_gradients(params: np.ndarray, x: np.ndarray, y: np.ndarray, hidden: int) -> np.ndarray:
-    """Per-record gradients of (f(x) - y)^2 for Linear-softplus-Linear with one output, parameters in PyTorch's order."""
+    """Per-record gradients of (f(x) - y)^2 for Linear-softplus-Linear, one output, parameters in PyTorch's order."""
     inputs = x.shape[1]
     w1 = params[: hidden * inputs].reshape(hidden, inputs)
     b1 = params[hidden * inputs : hidden * inputs + hidden]

@@ -1,4 +1,4 @@
-"""What ``diff2.train`` computes: against the paper's pseudo-code, at its corners, and the contract of every algorithm."""
+"""What ``diff2.train`` computes: against the paper's pseudo-code, at its corners, and the contract of all algorithms."""
 
 import math
 import warnings
@@ -6,10 +6,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from reference import diff2_gd
 
 import diff2
 from diff2 import DPGD, GD, Budget, Diff2, GradientDescent
+from reference import diff2_gd
 
 HIDDEN = 4
 NO_NOISE = Budget(epsilon=math.inf, delta=1e-5)

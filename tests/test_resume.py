@@ -144,7 +144,7 @@ def test_resume_with_anything_changed_is_refused_and_nothing_is_lost(tmp_path, c
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, rounds_before_crash=8)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(diff2.CheckpointError, match="another run|other records"):
+    with pytest.raises(diff2.CheckpointError, match=r"another run|other records"):
         train(tmp_path, resume=True, **changes)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert len(train(tmp_path, resume=True).history) == ROUNDS

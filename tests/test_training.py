@@ -237,7 +237,7 @@ BAD_SETTINGS = {
 
 @pytest.mark.parametrize("build", BAD_SETTINGS.values(), ids=BAD_SETTINGS)
 def test_bad_settings_are_refused_with_their_value(build):
-    with pytest.raises(InvalidArgument, match="expected .*got"):
+    with pytest.raises(InvalidArgument, match=r"expected .*got"):
         build()
 
 

@@ -20,7 +20,7 @@ def at_least(name: str, value: Any, least: int) -> None:
     """Require a whole number, ``least`` or more."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise InvalidArgument(f"expected {name} to be a whole number >= {least}, got {name}={value!r}")
-    if value < least:
+    if int(value) < least:
         raise InvalidArgument(f"expected {name} >= {least}, got {name}={value!r}")
 
 
@@ -28,7 +28,7 @@ def positive(name: str, value: Any, *, infinite: bool = False) -> None:
     """Require a number above zero; infinity only where ``infinite`` says so."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidArgument(f"expected {name} to be a number > 0, got {name}={value!r}")
-    if not value > 0 or math.isnan(value):
+    if not float(value) > 0:  # false for NaN too
         raise InvalidArgument(f"expected {name} > 0, got {name}={value!r}")
     if math.isinf(value) and not infinite:
         raise InvalidArgument(f"expected {name} to be finite, got {name}={value!r}")

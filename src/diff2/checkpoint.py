@@ -76,5 +76,5 @@ def records_tag(key: bytes, clients: list[Client]) -> bytes:
     for client in clients:
         for part in client:
             digest.update(f"{tuple(part.shape)} {part.dtype};".encode())
-            digest.update(memoryview(part.cpu().numpy()).cast("B"))
+            digest.update(part.cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.digest()

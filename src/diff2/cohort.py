@@ -1,6 +1,6 @@
 r"""The cohort: the one seam between an algorithm and the records.
 
-An algorithm asks for the mean of clipped gradients or of clipped gradient differences, and gets it with its sensitivity.
+An algorithm asks for the mean of clipped gradients or of clipped differences, and gets it with its sensitivity.
 Whether the records are in this process or at several sites is the cohort's business.
 
 Sensitivity, for replacing one record of client p, with :math:`C` the clipping radius:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -51,7 +52,7 @@ def mlp(
     else:
         generator.manual_seed(seed)
     layers: list[nn.Module] = []
-    for i, (fan_in, fan_out) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+    for i, (fan_in, fan_out) in enumerate(pairwise(widths)):
         if i:
             layers.append(ACTIVATIONS[activation]())
         linear = nn.utils.skip_init(nn.Linear, fan_in, fan_out)

@@ -132,7 +132,7 @@ class Training:
                     state, info = self.step(state)
                     history.append(_row(info))
                     report(state.round, ledger)
-                    if any([callback(state, info) is True for callback in callbacks]):
+                    if True in [callback(state, info) for callback in callbacks]:
                         break
                     if time.monotonic() - saved > CHECKPOINT_SECONDS:
                         self._save(state, history)
@@ -399,8 +399,8 @@ def _tag(folder: Path, noise: NoiseSource, people: list[Client], found: Checkpoi
     tag = checkpoints.records_tag(noise.key, people)
     if found is not None and tag != found.records_tag:
         raise CheckpointError(
-            f"{checkpoint_path(folder)} belongs to a run on other records of the same shape; going on would use the same "
-            "noise twice. Restore the records, or start a new run in another directory"
+            f"{checkpoint_path(folder)} belongs to a run on other records of the same shape; going on would use the "
+            "same noise twice. Restore the records, or start a new run in another directory"
         )
     return tag
 

@@ -80,5 +80,6 @@ def _refuse_unusable(module: nn.Module) -> None:
     kinds = {(parameter.dtype, parameter.device) for parameter in trainable}
     if len(kinds) > 1 or not trainable[0].dtype.is_floating_point:
         raise UnsupportedModel(
-            f"expected all trainable parameters to share one floating-point dtype and device, got {sorted(map(str, kinds))}"
+            "expected all trainable parameters to share one floating-point dtype and device, got "
+            f"{sorted(map(str, kinds))}; convert the model with .to(...)"
         )

@@ -157,10 +157,11 @@ class _Recorder:
         self._outputs: list[Tensor] = []
         for name, module in flat.module.named_modules():
             if getattr(module, "inplace", False):
-                module.inplace = False  # type: ignore[assignment]  # it would overwrite the outputs that are recorded
-            parts = [flat.slices.get(f"{name}.{leaf}" if name else leaf) for leaf in ("weight", "bias")]
-            if type(module) in RULES and any(part is not None for part in parts):
-                self.rules.append(RULES[type(module)](module, *parts, flat.dtype))
+                module.inplace = False  # it would overwrite the outputs that are recorded
+            prefix = f"{name}." if name else ""
+            weight, bias = flat.slices.get(f"{prefix}weight"), flat.slices.get(f"{prefix}bias")
+            if type(module) in RULES and (weight is not None or bias is not None):
+                self.rules.append(RULES[type(module)](module, weight, bias, flat.dtype))
         # Calls are recorded in the order of the rules, whatever the order of the layers in the forward pass.
         for index, rule in enumerate(self.rules):
             rule.module.register_forward_hook(self._hook(index, rule))

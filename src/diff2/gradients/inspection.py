@@ -151,8 +151,8 @@ def _check_behaviour(loop: LoopEngine, loss: Loss, records: Records) -> bool:
                 )
         if outputs.dim() == 0 or outputs.shape[0] != records.size:
             raise UnsupportedModel(
-                f"expected one output a record, that is a first dimension of {records.size} for {records.size} records, "
-                f"got outputs of shape {tuple(outputs.shape)}"
+                f"expected one output a record, got outputs of shape {tuple(outputs.shape)} for {records.size} records; "
+                "let the first dimension of the outputs count the records"
             )
         if not torch.equal(outputs, repeated):
             raise UnsupportedModel(
@@ -164,8 +164,8 @@ def _check_behaviour(loop: LoopEngine, loss: Loss, records: Records) -> bool:
             alone = torch.cat([_forward(module, records.inputs[i : i + 1]) for i in range(records.size)])
             if alone.shape != outputs.shape or not _close(alone, outputs):
                 raise UnsupportedModel(
-                    "the output for a record changes with the other records of its batch: the model mixes records, so no "
-                    "clipping bounds what one record reveals. Make every layer work on each record alone"
+                    "the output for a record changes with the other records of its batch: the model mixes records, so "
+                    "no clipping bounds what one record reveals. Make every layer work on each record alone"
                 )
     return stochastic
 

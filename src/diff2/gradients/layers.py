@@ -1,9 +1,9 @@
 r"""How the gradient of one record looks in a layer: one small rule a layer type.
 
 A layer receives ``a`` and its output gets the back-propagated error ``g``. The gradient of record i is a sum over
-positions t (words, pixels) of :math:`a_{it} \otimes g_{it}`, so its norm and its weighted sum over records are had without
-a tensor of size records x parameters. For the **difference** between two iterates, with :math:`da = a - a'` and
-:math:`dg = g - g'`,
+positions t (words, pixels) of :math:`a_{it} \otimes g_{it}`, so its norm and its weighted sum over records are had
+without a tensor of size records x parameters. For the **difference** between two iterates, with :math:`da = a - a'`
+and :math:`dg = g - g'`,
 
 .. math::
     a \otimes g - a' \otimes g' = da \otimes g + a' \otimes dg,
@@ -11,9 +11,9 @@ a tensor of size records x parameters. For the **difference** between two iterat
 every term of which is already small. The norm and the sum are computed from these very terms: a record that is clipped
 to the radius in the norm is clipped in the sum.
 
-Every rule returns a :class:`Term`. Its squared norm is never an underestimate: it is raised by ``SLACK`` units of rounding
-of the *magnitude*, the size of what was added up to it. Where terms nearly cancel, the magnitude is much larger than the
-norm, and the record is clipped a little more than it need be; nowhere is it clipped less.
+Every rule returns a :class:`Term`. Its squared norm is never an underestimate: it is raised by ``SLACK`` units of
+rounding of the *magnitude*, the size of what was added up to it. Where terms nearly cancel, the magnitude is much
+larger than the norm, and the record is clipped a little more than it need be; nowhere is it clipped less.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Rule:
         return Term(norm.clamp_(min=0).add_(magnitude, alpha=self.slack), add_sum)
 
     def _buffer(self, name: str, like: Tensor) -> Tensor:
-        """Return memory of this shape that is used again in the next chunk and round: fresh pages cost more than sums."""
+        """Return memory of this shape that is used again and again: fresh pages cost more than the sums."""
         buffer = self._buffers.get(name)
         if buffer is None or buffer.numel() < like.numel():
             buffer = self._buffers[name] = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
@@ -121,7 +121,7 @@ class Rule:
 
 
 class Linear(Rule):
-    """``nn.Linear``: one outer product a record, or a sum of them over positions for inputs of three dimensions or more."""
+    """``nn.Linear``: one outer product a record; for inputs of three dimensions or more, a sum over positions."""
 
     def static(self, a: Tensor) -> Tensor:
         return self._gain(self._dot(a, a)) if a.dim() == 2 else super().static(a)

@@ -90,9 +90,11 @@ def epsilon_path(multipliers: Iterable[float], delta: float, points: int = 64) -
 
     The curve is smooth in mu, so it is solved at ``points`` values and interpolated; the last value is exact.
     """
-    multiplier = np.asarray(list(multipliers), dtype=float)
+    values = list(multipliers)
+    multiplier = np.asarray(values, dtype=float)
     if multiplier.size == 0:
         return multiplier
+    total = epsilon_of(values, delta)
     with np.errstate(divide="ignore"):
         mu = np.sqrt(np.cumsum(1 / multiplier**2))
     finite = mu[np.isfinite(mu)]
@@ -100,8 +102,7 @@ def epsilon_path(multipliers: Iterable[float], delta: float, points: int = 64) -
     if finite.size:
         grid = np.unique(np.linspace(finite[0], finite[-1], points))
         path[: finite.size] = np.interp(finite, grid, [gdp_epsilon(value, delta) for value in grid])
-        path[finite.size - 1] = gdp_epsilon(float(finite[-1]), delta)
-    return path
+    return np.append(np.minimum(path[:-1], total), total)
 
 
 def _bisect(above: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:

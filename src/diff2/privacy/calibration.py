@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from .._validate import one_of
 from .accounting import epsilon_of, gdp_mu
@@ -25,7 +25,8 @@ from .budget import Budget
 ACCOUNTINGS = ("exact", "paper")
 
 
-class ReleaseGroup(NamedTuple):
+@dataclass(frozen=True)
+class ReleaseGroup:
     """Releases of one purpose that share one noise multiplier."""
 
     purpose: str

@@ -22,6 +22,7 @@ from .accounting import gdp_epsilon, total_mu
 from .guarantee import Guarantee
 
 FORMAT = 1
+HEADER_FIELDS = {"adjacency", "unit", "client_sizes", "budget", "algorithm", "seeded"}  # what the guarantee speaks of
 
 
 class ReleaseEntry(NamedTuple):
@@ -70,7 +71,7 @@ class Ledger:
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str]) -> Ledger:
-        """Open a ledger file to go on writing: a last line that was cut off by a crash is dropped, it released nothing."""
+        """Open a ledger file to go on writing; a last line cut off by a crash released nothing, and is dropped."""
         target = Path(path)
         ledger, torn = _parse(target)
         if torn:
@@ -88,8 +89,8 @@ class Ledger:
             known = self.entries[self._replayed]
             if known != entry:
                 raise LedgerError(
-                    f"release {self._replayed + 1} is already in the ledger as {known}, and is now {entry}: the run was "
-                    "changed. Start a new run; the old one's releases stay spent"
+                    f"release {self._replayed + 1} is already in the ledger as {known}, and is now {entry}: the run "
+                    "was changed. Start a new run; the old one's releases stay spent"
                 )
             self._replayed += 1
             return
@@ -167,6 +168,11 @@ def _parse(path: Path) -> tuple[Ledger, int]:
     header = _line(path, 1, lines[0], "header")
     if header.pop("format", None) != FORMAT:
         raise LedgerError(f"{path}, line 1: expected ledger format {FORMAT}; read it with the version that wrote it")
+    missing = sorted(HEADER_FIELDS - set(header))
+    if missing or "delta" not in header["budget"]:
+        raise LedgerError(
+            f"{path}, line 1: the header does not say {missing or ['delta']}; restore the file from a copy"
+        )
     ledger = Ledger(header)
     for number, text in enumerate(lines[1:], start=2):
         if ledger.complete:
@@ -191,7 +197,9 @@ def _line(path: Path, number: int, text: bytes, *kinds: str) -> dict[str, Any]:
     try:
         fields = json.loads(text)
     except ValueError as error:
-        raise LedgerError(f"{path}, line {number}: not a line of JSON ({error}); restore the file from a copy") from None
+        raise LedgerError(
+            f"{path}, line {number}: not a line of JSON ({error}); restore the file from a copy"
+        ) from None
     if not isinstance(fields, dict) or fields.get("kind") not in kinds:
         raise LedgerError(f"{path}, line {number}: expected a line of kind {' or '.join(kinds)}; is this a ledger?")
     if kinds == ("header",):

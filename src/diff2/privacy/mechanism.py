@@ -3,9 +3,9 @@ r"""The Gaussian mechanism: the only door through which something computed from 
 It takes a :class:`BoundedMean`, which only clipping makes and which carries its own sensitivity, and returns it with
 noise of deviation :math:`z \cdot \text{sensitivity}`. The ledger line is written first.
 
-Floating point. Adding a float to a float leaves traces of the secret in the last bits (Mironov 2012). So value and noise
-are both rounded to one power-of-two grid, about :math:`2^{-32}` of the noise deviation, and added there as integers,
-exactly. Rounding moves a coordinate by at most half a grid step, so two neighbouring inputs move apart by at most
+Floating point. Adding a float to a float leaves traces of the secret in the last bits (Mironov 2012). So value and
+noise are both rounded to one power-of-two grid, about :math:`2^{-32}` of the noise deviation, and added there as
+integers, exactly. Rounding moves a coordinate by at most half a grid step, so two neighbouring inputs move apart by at most
 :math:`\text{grid} \sqrt{d}` more than before: that much is added to the sensitivity the noise is scaled by.
 """
 
@@ -85,6 +85,6 @@ class Mechanism:
 
 def _add_on_grid(value: Vector, noise: np.ndarray, grid: float) -> Vector:
     """Return value + noise, both rounded to multiples of ``grid`` first; the sum of the integers is exact."""
-    # Beyond 2^52 grid steps a double is a whole number of steps already, and the sum rounds by less than the noise hides.
+    # Beyond 2^52 grid steps a double is a whole number of steps already; the mean of clipped vectors stays far below.
     steps = np.rint(value.detach().cpu().numpy() / grid) + np.rint(noise / grid)
     return torch.from_numpy(steps * grid).to(value.device)
