@@ -14,6 +14,7 @@ import json
 import math
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .data.randhie import RandHie, load
+from .data.randhie import Pair, RandHie, load
 from .errors import InvalidArgument, PrivacyLeakWarning
 from .estimators import DPGD, GD, Algorithm, Diff2
 from .figures import Curve, draw_curves, require_matplotlib
@@ -35,10 +36,10 @@ from .training import RoundInfo, TrainState, ledger_path, train
 HIDDEN, ACTIVATION, START_SEED = (5,), "tanh", 0  # a starting point holds nothing private, so it may be fixed
 METHODS: dict[str, Algorithm] = {
     "GD": GD(rounds=1000, routine=GradientDescent(learning_rate=0.1)),
-    "DP-GD": DPGD(rounds=800, clip_gradient=5.0, routine=GradientDescent(learning_rate=0.1)),
+    "DP-GD": DPGD(rounds=200, clip_gradient=5.0, routine=GradientDescent(learning_rate=0.2)),
     "DIFF2-GD": Diff2(
-        rounds=800, restart_interval=20, clip_gradient=3.0, clip_smoothness=3.0, budget_split=2.0,
-        routine=GradientDescent(learning_rate=0.05),
+        rounds=300, restart_interval=20, clip_gradient=5.0, clip_smoothness=5.0, budget_split=1.25,
+        routine=GradientDescent(learning_rate=0.1),
     ),
 }  # fmt: skip
 YEARS = 5  # the most records one person has
@@ -86,7 +87,7 @@ def run_demo(
     require_matplotlib()
     data = load()
     _claim(out)
-    judge = Judge(data)
+    judge = Judge(data.clients, data.test)
     rows, curves, results = [], [], {}
     for method, algorithm in METHODS.items():
         if rounds is not None:
@@ -115,10 +116,10 @@ def run_demo(
 class Judge:
     """Exact scores of released iterates. They would leak if the data were not public."""
 
-    def __init__(self, data: RandHie):
-        self._model = start_model(len(data.features))
-        self._train = (torch.cat([pair[0] for pair in data.clients]), torch.cat([pair[1] for pair in data.clients]))
-        self._test = data.test
+    def __init__(self, clients: Sequence[Pair], test: Pair):
+        self._train = (torch.cat([inputs for inputs, _ in clients]), torch.cat([targets for _, targets in clients]))
+        self._test = test
+        self._model = start_model(test[0].shape[1])
 
     def scores(self, params: torch.Tensor) -> dict[str, float]:
         """Return test loss, R^2 on the test part, and the squared norm of the gradient of the training loss."""
@@ -137,7 +138,7 @@ class Judge:
         losses, gradients = ([score[name] for score in scores] for name in ("test_loss", "squared_gradient_norm"))
         return Curve(label, list(iterates), losses, gradients)
 
-    def _loss(self, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    def _loss(self, pair: Pair) -> torch.Tensor:
         inputs, targets = pair
         return (self._model(inputs) - targets).square().mean()
 
