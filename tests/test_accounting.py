@@ -135,11 +135,9 @@ def test_delta_in_the_corners():
     assert gdp_mu(math.inf, DELTA) == math.inf
 
 
-@pytest.mark.xfail(
-    strict=True, reason="gdp_epsilon takes the underflow of delta for zero: no Gaussian is (epsilon, 0)-DP"
-)
-def test_no_finite_epsilon_at_delta_zero():
-    assert gdp_epsilon(1.0, 0.0) == math.inf
+@pytest.mark.parametrize("delta", [0.0, -1e-5])
+def test_no_finite_epsilon_without_a_delta(delta):
+    assert gdp_epsilon(1.0, delta) == math.inf
 
 
 def test_composition_in_the_corners():

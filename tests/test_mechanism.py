@@ -73,6 +73,14 @@ def test_the_noise_covers_what_rounding_adds_to_the_sensitivity(dimension):
     assert entry.noise_std / entry.multiplier == pytest.approx(0.25, rel=1e-6)
 
 
+def test_the_noise_covers_what_rounding_of_sums_adds_to_the_sensitivity():
+    mean = BoundedMean(torch.zeros(10, dtype=torch.float64), 0.25, clip=1.0, rounding=1e-3)
+    mechanism = Mechanism(in_memory_ledger(), NoiseSource.from_seed(1))
+    entry = mechanism.gaussian(mean, 3.0, round=1, purpose="gradient").entry
+    assert entry.noise_std >= 3.0 * 0.25 * (1 + 1e-3)
+    assert entry.multiplier == 3.0
+
+
 def test_neighbours_on_the_grid_are_no_further_apart_than_the_noise_assumes():
     generator = torch.Generator().manual_seed(0)
     first = torch.rand(1000, generator=generator, dtype=torch.float64)

