@@ -20,7 +20,7 @@ import torch
 from ._types import Vector
 from ._validate import one_of
 from .clients import Client
-from .gradients import Engine, FeatureCache, Masks, Records
+from .gradients import Engine, FeatureCache, Masks, Records, rounding_allowance
 from .privacy import BoundedMean, NoiseSource
 
 WEIGHTINGS = ("clients", "records")
@@ -107,7 +107,8 @@ class LocalCohort:
 
     def _mean(self, total: Vector, radius: float) -> BoundedMean:
         count = self._records_in_mean
-        return BoundedMean(total / count, sensitivity=2 * radius / count, clip=radius)
+        rounding = rounding_allowance(self._engine.flat.dtype)
+        return BoundedMean(total / count, sensitivity=2 * radius / count, clip=radius, rounding=rounding)
 
     def _masks(self, round: int) -> Masks | None:
         source = self._mask_source

@@ -6,6 +6,7 @@ from .inspection import Engine, build_engine
 from .per_record import LoopEngine, VmapEngine
 from .records import FeatureCache, Records
 from .stochastic import Masks
+from .sums import rounding_allowance
 
 __all__ = [
     "Engine",
@@ -17,4 +18,5 @@ __all__ = [
     "Records",
     "VmapEngine",
     "build_engine",
+    "rounding_allowance",
 ]

@@ -4,8 +4,8 @@ One forward and one backward pass give, for every layer, its input ``a`` and the
 rules of ``layers.py`` turn them into squared norms and weighted sums. The pass at the previous iterate is not repeated:
 its features are kept from the round before. A difference round thus costs what a plain gradient costs.
 
-Formal guarantee: a record alone contributes a vector of norm at most ``radius`` to the sum, up to the rounding of one
-product (1e-7 in single precision).
+Formal guarantee: a record alone contributes a vector of norm at most ``radius`` to the sum, and replacing one moves the
+sum by at most ``2 radius (1 + sums.rounding_allowance)``, times its weight.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .flat import FlatModule
 from .layers import RULES, Feature, Rule, Term
 from .records import FeatureCache, Records, clip_factors
 from .stochastic import Masks, seeded
+from .sums import whole_blocks
 
 CHUNK_NUMBERS = 1 << 22  # numbers a chunk holds in all its features: 16 MB in single precision
 CACHE_BYTES = 4 << 30  # features of the previous iterate that may be kept
@@ -44,10 +45,11 @@ class GhostEngine:
         self.flat = FlatModule(module, dtype=dtype, device=device)  # without hooks, for everyone else
         self._now = _Recorder(FlatModule(module, dtype=dtype, device=device), loss)
         self._before = _Recorder(FlatModule(module, dtype=dtype, device=device), loss)
-        features = self._now.features(example, 0, None)
+        with seeded(Masks(b"example"), 0):
+            features = self._now.features(example, 0, None)
         rules = self._now.rules
         work = sum(rule.workspace(f) + f.a[0].numel() + f.g[0].numel() for rule, f in zip(rules, features, strict=True))
-        self.chunk_rows = chunk_rows or max(16, CHUNK_NUMBERS // max(1, work))
+        self.chunk_rows = chunk_rows or whole_blocks(CHUNK_NUMBERS // max(1, work))
         self._bytes_per_record = sum(map(_own_size, features)) * self.flat.vector.element_size()
         self._cache_bytes = cache_bytes
 
@@ -155,6 +157,7 @@ class _Recorder:
         self._loss = loss
         self._inputs: list[Tensor] = []
         self._outputs: list[Tensor] = []
+        self._versions: list[int] = []
         for name, module in flat.module.named_modules():
             if getattr(module, "inplace", False):
                 module.inplace = False  # it would overwrite the outputs that are recorded
@@ -170,8 +173,11 @@ class _Recorder:
         """Run one forward and one backward pass; return (a, g) of each layer, in the order of the rules."""
         self._inputs = [chunk.inputs] * len(self.rules)
         self._outputs = [chunk.inputs] * len(self.rules)
+        self._versions = [chunk.inputs._version] * len(self.rules)
         with torch.enable_grad():
             total = self._loss(self.flat.module(chunk.inputs), chunk.targets).sum()
+            if self._versions != [output._version for output in self._outputs]:
+                raise RuntimeError("the output of a layer is changed in place")
             errors = torch.autograd.grad(total, self._outputs, allow_unused=True)
         features = []
         for layer, (a, output, error) in enumerate(zip(self._inputs, self._outputs, errors, strict=True)):
@@ -186,6 +192,7 @@ class _Recorder:
                 output.requires_grad_()
             self._inputs[index] = rule.capture(inputs[0].detach())
             self._outputs[index] = output
+            self._versions[index] = output._version
 
         return hook
 

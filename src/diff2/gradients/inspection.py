@@ -9,12 +9,14 @@ loop gives. So a model that does something unforeseen gets the slow engine, not 
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from .._types import Loss, Vector
 from ..errors import GradientFallbackWarning, InvalidArgument, UnsupportedModel
@@ -77,11 +79,13 @@ def build_engine(
     _refuse_mixing_layers(module)
     _require_full_precision()
     options = {"dtype": dtype, "device": device, "chunk_rows": chunk_rows}
-    records = _probe_records(inputs, targets)
     loop = LoopEngine(module, loss, **options)  # type: ignore[arg-type]
-    stochastic = _check_behaviour(loop, loss, records)
+    records = _probe_records(loop.flat.module, inputs, targets)
+    stochastic, may_mix = _check_behaviour(loop.flat.module, records)
     masks = Masks(b"probe") if stochastic else None
     reason = _no_rule(loop.flat.module) or _no_record_losses(loop, loss, records, masks)
+    if may_mix:
+        reason = "it draws random numbers outside of dropout layers, so each record is computed alone"
     if reason is None:
         try:
             ghost = GhostEngine(module, loss, records, **options)  # type: ignore[arg-type]
@@ -117,6 +121,11 @@ def _refuse_mixing_layers(module: nn.Module) -> None:
 
 
 def _require_full_precision() -> None:
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise InvalidArgument(
+            "torch.autocast is on: products of lower precision let a record exceed its clipping radius; train outside "
+            "of the autocast block"
+        )
     if torch.get_float32_matmul_precision() != "highest":
         raise InvalidArgument(
             "torch.get_float32_matmul_precision() is "
@@ -125,22 +134,29 @@ def _require_full_precision() -> None:
         )
 
 
-def _probe_records(inputs: Tensor, targets: Tensor) -> Records:
+def _probe_records(module: nn.Module, inputs: Tensor, targets: Tensor) -> Records:
+    """Return three records to try: invented inputs where the model takes them, so that no two are alike."""
     rows = torch.arange(PROBE) % inputs.shape[0]
-    return Records.of(inputs[rows], targets[rows])
+    if not inputs.dtype.is_floating_point:
+        distinct = torch.unique(inputs[:1000], dim=0)
+        return Records.of(distinct[torch.arange(PROBE) % len(distinct)], targets[rows])
+    generator = torch.Generator().manual_seed(0)
+    invented = torch.randn(PROBE, *inputs.shape[1:], generator=generator).to(inputs)
+    with torch.no_grad(), seeded(Masks(b"probe"), 0):
+        try:
+            usable = bool(torch.isfinite(copy.deepcopy(module)(invented)).all())
+        except (RuntimeError, ValueError, IndexError, TypeError):  # for example codes of categories, read as numbers
+            usable = False
+    return Records.of(invented if usable else inputs[rows], targets[rows])
 
 
-def _check_behaviour(loop: LoopEngine, loss: Loss, records: Records) -> bool:
-    """Refuse what cannot be private; return whether the model draws random numbers."""
-    module, version = loop.flat.module, records.inputs._version
+def _check_behaviour(module: nn.Module, records: Records) -> tuple[bool, bool]:
+    """Refuse what cannot be private; return whether the model draws random numbers, and whether it may mix records."""
+    version = records.inputs._version
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    fixed = Masks(b"probe")
     with torch.no_grad():
-        with seeded(fixed, 0):
-            outputs = _forward(module, records.inputs)
-            free = _forward(module, records.inputs)  # goes on in the random stream where the first call stopped
-        with seeded(fixed, 0):
-            repeated = _forward(module, records.inputs)
+        outputs, stochastic = _forward_and_drawn(module, records.inputs)
+        repeated, _ = _forward_and_drawn(module, records.inputs)
         if records.inputs._version != version:
             raise UnsupportedModel("the model changes its inputs in place; let it work on a copy")
         for name, buffer in module.named_buffers():
@@ -151,23 +167,47 @@ def _check_behaviour(loop: LoopEngine, loss: Loss, records: Records) -> bool:
                 )
         if outputs.dim() == 0 or outputs.shape[0] != records.size:
             raise UnsupportedModel(
-                f"expected one output a record, got outputs of shape {tuple(outputs.shape)} for {records.size} records; "
-                "let the first dimension of the outputs count the records"
+                f"expected one output a record, got outputs of shape {tuple(outputs.shape)} for {records.size} "
+                "records; let the first dimension of the outputs count the records"
+            )
+        if outputs.dtype != next(module.parameters()).dtype:
+            raise UnsupportedModel(
+                f"the model computes in {outputs.dtype}, its parameters are {next(module.parameters()).dtype}: "
+                "products of lower precision let a record exceed its clipping radius. Switch off autocast inside the model"
             )
         if not torch.equal(outputs, repeated):
             raise UnsupportedModel(
                 "two runs of the model with the same random seed differ: the same mask at both iterates cannot be "
                 "guaranteed. Remove the source of randomness (only torch's own generator can be repeated)"
             )
-        stochastic = not torch.equal(outputs, free)
-        if not stochastic:
-            alone = torch.cat([_forward(module, records.inputs[i : i + 1]) for i in range(records.size)])
-            if alone.shape != outputs.shape or not _close(alone, outputs):
-                raise UnsupportedModel(
-                    "the output for a record changes with the other records of its batch: the model mixes records, so "
-                    "no clipping bounds what one record reveals. Make every layer work on each record alone"
-                )
-    return stochastic
+        return stochastic, not _works_on_each_record_alone(module, records.inputs)
+
+
+def _works_on_each_record_alone(module: nn.Module, inputs: Tensor) -> bool:
+    """Whether the output for a record is the same without the others; False if randomness hides it."""
+    quiet = copy.deepcopy(module)
+    for layer in quiet.modules():
+        if isinstance(layer, _DropoutNd):
+            layer.eval()
+    outputs, drawn = _forward_and_drawn(quiet, inputs)
+    if drawn:
+        return False
+    alone = torch.cat([_forward(quiet, inputs[i : i + 1]) for i in range(len(inputs))])
+    if alone.shape != outputs.shape or not _close(alone, outputs):
+        raise UnsupportedModel(
+            "the output for a record changes with the other records of its batch: the model mixes records, so no "
+            "clipping bounds what one record reveals. Make every layer work on each record alone"
+        )
+    return True
+
+
+def _forward_and_drawn(module: nn.Module, inputs: Tensor) -> tuple[Tensor, bool]:
+    """Return the outputs with fixed masks, and whether random numbers were drawn for them."""
+    with seeded(Masks(b"probe"), 0):
+        before = torch.get_rng_state()
+        outputs = _forward(module, inputs)
+        drawn = not torch.equal(before, torch.get_rng_state())
+    return outputs, drawn
 
 
 def _forward(module: nn.Module, inputs: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ larger than the norm, and the record is clipped a little more than it need be; n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -26,8 +27,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._types import Vector
+from .sums import product_sum, row_sum
 
 SLACK = 32  # units of rounding; 2e-6 of the norm in single precision
+NARROW = 32  # columns that are added up in one chain
 
 
 class Feature(NamedTuple):
@@ -54,6 +57,7 @@ class Rule:
         self.bias = bias
         self.slack = SLACK * torch.finfo(dtype).eps
         self.raise_by = 1 + self.slack
+        self.tiny = torch.finfo(dtype).tiny
         self._buffers: dict[str, Tensor] = {}
 
     def capture(self, layer_input: Tensor) -> Tensor:
@@ -80,7 +84,7 @@ class Rule:
         """Return the term of per-record gradients that are written out: (records, size of the part)."""
 
         def add_sum(weights: Tensor, out: Vector) -> None:
-            out[part] += weights @ values
+            out[part] += product_sum(weights.unsqueeze(1), values).view(-1)
 
         return Term((values * values).sum(1) * self.raise_by, add_sum)
 
@@ -96,12 +100,15 @@ class Rule:
         norm = (left_products * right_products).sum((1, 2, 3))
         lengths = left_products.diagonal(dim1=2, dim2=3) * right_products.diagonal(dim1=2, dim2=3)
         magnitude = lengths.clamp(min=0).sqrt().sum(2).square().sum(1)
+        # A matrix product adds long rows up in one chain.
+        slack = self.slack * (1 + math.sqrt(left.shape[3] + right.shape[3]) / 8)
 
         def add_sum(weights: Tensor, out: Vector) -> None:
-            weighted = (right * weights.view(-1, 1, 1, 1)).transpose(0, 1).flatten(1, 2)  # (groups, records t, outputs)
-            out[part] += (weighted.transpose(1, 2) @ left.transpose(0, 1).flatten(1, 2)).reshape(-1)
+            weighted = right * weights.view(-1, 1, 1, 1)
+            groups = zip(weighted.unbind(1), left.unbind(1), strict=True)
+            out[part] += torch.cat([product_sum(r.flatten(0, 1), a.flatten(0, 1)).view(-1) for r, a in groups])
 
-        return Term(norm.clamp_(min=0).add_(magnitude, alpha=self.slack), add_sum)
+        return Term(norm.clamp_(min=0).add_(magnitude, alpha=slack), add_sum)
 
     def _buffer(self, name: str, like: Tensor) -> Tensor:
         """Return memory of this shape that is used again and again: fresh pages cost more than the sums."""
@@ -111,10 +118,17 @@ class Rule:
         return buffer[: like.numel()].view(like.shape)
 
     def _dot(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the dot product of each row. A product with ones is twice as fast as ``sum(1)`` for narrow rows."""
-        if x.shape[1] == 1:
-            return (x * y).squeeze(1)
-        return torch.mul(x, y, out=self._buffer("product", x)) @ x.new_ones(x.shape[1])
+        """Return the dot product of each row.
+
+        For narrow rows a product with ones is twice as fast as ``sum(1)``. For wide ones it is not, and would add up in
+        one chain, whose rounding exceeds the slack.
+        """
+        product = torch.mul(x, y, out=self._buffer("product", x))
+        return product @ x.new_ones(x.shape[1]) if x.shape[1] <= NARROW else product.sum(1)
+
+    def _square(self, x: Tensor) -> Tensor:
+        """Return |x|^2 of each row, raised by what may have underflowed: it may be multiplied by something huge."""
+        return self._dot(x, x).add_(x.shape[1] * self.tiny)
 
     def _minus(self, name: str, x: Tensor, y: Tensor) -> Tensor:
         return torch.sub(x, y, out=self._buffer(name, x))
@@ -124,12 +138,12 @@ class Linear(Rule):
     """``nn.Linear``: one outer product a record; for inputs of three dimensions or more, a sum over positions."""
 
     def static(self, a: Tensor) -> Tensor:
-        return self._gain(self._dot(a, a)) if a.dim() == 2 else super().static(a)
+        return self._gain(self._square(a)) if a.dim() == 2 else super().static(a)
 
     def gradient(self, feature: Feature) -> Term:
         if feature.a.dim() != 2:
             return self._positions(feature.a, feature.g, feature.g)
-        gain = self._gain(self._dot(feature.a, feature.a)) if feature.static is None else feature.static
+        gain = self._gain(self._square(feature.a)) if feature.static is None else feature.static
         return self._one_outer(feature.a, gain, feature.g)
 
     def difference(self, feature: Feature, previous: Feature) -> Term:
@@ -157,18 +171,18 @@ class Linear(Rule):
         def add_sum(weights: Tensor, out: Vector) -> None:
             weighted = torch.mul(g, weights.unsqueeze(1), out=self._buffer("product", g))
             if self.weight is not None:
-                out[self.weight] += (weighted.t() @ a).view(-1)
+                out[self.weight] += product_sum(weighted, a).view(-1)
             if self.bias is not None:
-                out[self.bias] += weighted.sum(0)
+                out[self.bias] += row_sum(weighted)
 
-        return Term(self._dot(g, g) * gain, add_sum)
+        return Term(self._square(g) * gain, add_sum)
 
     def _two_outers(self, da: Tensor, g: Tensor, a: Tensor, dg: Tensor) -> Term:
         """Da (x) g + a (x) dg, and dg for the bias."""
-        norm = self._dot(dg, dg)
+        norm = self._square(dg)
         if self.weight is not None:
             cross = self._dot(da, a) * self._dot(g, dg)
-            norm = (self._dot(da, da) * self._dot(g, g)).addcmul_(norm, self._dot(a, a) + (self.bias is not None))
+            norm = (self._square(da) * self._square(g)).addcmul_(norm, self._square(a) + (self.bias is not None))
             norm = norm.mul_(self.raise_by).add_(cross, alpha=2).clamp_(min=0)
 
         def add_sum(weights: Tensor, out: Vector) -> None:
@@ -177,9 +191,9 @@ class Linear(Rule):
             if self.weight is not None:
                 # Scale the narrower factor of da (x) g.
                 left, right = (g * column, da) if g.shape[1] <= da.shape[1] else (g, da.mul_(column))
-                out[self.weight] += torch.addmm(left.t() @ right, dg.t(), a).view(-1)
+                out[self.weight] += (product_sum(left, right) + product_sum(dg, a)).view(-1)
             if self.bias is not None:
-                out[self.bias] += dg.sum(0)
+                out[self.bias] += row_sum(dg)
 
         return Term(norm, add_sum)
 

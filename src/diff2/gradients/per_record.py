@@ -16,6 +16,7 @@ from .._types import Loss, Vector
 from .flat import FlatModule
 from .records import FeatureCache, Records, clip_factors
 from .stochastic import Masks, seeded
+from .sums import product_sum, whole_blocks
 
 CHUNK_NUMBERS = 1 << 23  # numbers in the written-out gradients of a chunk
 
@@ -35,7 +36,7 @@ class _PerRecordEngine:
         chunk_rows: int | None = None,
     ):
         self.flat = FlatModule(module, dtype=dtype, device=device)
-        self.chunk_rows = chunk_rows or max(1, CHUNK_NUMBERS // len(self.flat))
+        self.chunk_rows = chunk_rows or whole_blocks(CHUNK_NUMBERS // len(self.flat))
         self._loss = loss
 
     def clipped_gradient_sum(
@@ -85,7 +86,8 @@ class _PerRecordEngine:
             if not usable.all():  # a record with a non-finite gradient counts as zero
                 vectors = torch.where(usable.unsqueeze(1), vectors, torch.zeros_like(vectors))
                 squared_norm = torch.where(usable, squared_norm, torch.zeros_like(squared_norm))
-            out += (chunk.weights * clip_factors(squared_norm, radius)) @ vectors
+            weights = chunk.weights * clip_factors(squared_norm, radius)
+            out += product_sum(weights.unsqueeze(1), vectors).view(-1)
         return out
 
     def _gradients(self, params: Vector, chunk: Records) -> Tensor:

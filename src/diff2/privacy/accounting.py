@@ -46,8 +46,8 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     """
     if mu == 0 or gdp_delta(mu, 0.0) <= delta:
         return 0.0
-    if math.isinf(mu):
-        return math.inf
+    if math.isinf(mu) or delta <= 0:
+        return math.inf  # no Gaussian is (epsilon, 0)-DP
     high = 1.0
     while gdp_delta(mu, high) > delta:
         high *= 2

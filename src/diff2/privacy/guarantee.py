@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 
@@ -34,13 +35,14 @@ class Guarantee:
                 "the model has no differential-privacy guarantee."
             )
         # Rounded up: a printed epsilon must not be smaller than the true one.
-        epsilon = f"{math.ceil(self.epsilon * 1e4 - 1e-6) / 1e4:.10g}"
+        above = Decimal(repr(self.epsilon)).quantize(Decimal("0.0001"), rounding=ROUND_CEILING)
+        epsilon = f"{above.normalize():f}"
         records, clients = sum(self.client_sizes), len(self.client_sizes)
         text = (
             f"The {self.releases} releases made by {self.algorithm}, and everything computed from them, satisfy "
-            f"({epsilon}, {self.delta:g})-differential privacy: replacing any one {self.unit} among the {records:,} of "
+            f"({epsilon}, {self.delta!r})-differential privacy: replacing any one {self.unit} among the {records:,} of "
             f"{clients} client{'s' if clients > 1 else ''} changes the probability of any outcome by at most a factor "
-            f"exp({epsilon}), but for a probability of {self.delta:g}; the number of records of each client is public, "
+            f"exp({epsilon}), but for a probability of {self.delta!r}; the number of records of each client is public, "
             "the server that adds the noise is trusted, and records of the same person are not protected as one."
         )
         if not self.complete:

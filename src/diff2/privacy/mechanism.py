@@ -5,8 +5,9 @@ noise of deviation :math:`z \cdot \text{sensitivity}`. The ledger line is writte
 
 Floating point. Adding a float to a float leaves traces of the secret in the last bits (Mironov 2012). So value and
 noise are both rounded to one power-of-two grid, about :math:`2^{-32}` of the noise deviation, and added there as
-integers, exactly. Rounding moves a coordinate by at most half a grid step, so two neighbouring inputs move apart by at most
-:math:`\text{grid} \sqrt{d}` more than before: that much is added to the sensitivity the noise is scaled by.
+integers, exactly. Rounding moves a coordinate by at most half a grid step, so two neighbouring inputs move apart by at
+most :math:`\text{grid} \sqrt{d}` more than before. That much, and what the rounding of the sums over records may add, is
+added to the sensitivity the noise is scaled by.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class BoundedMean:
     value: Vector  # double precision
     sensitivity: float
     clip: float  # the radius that gave the sensitivity
+    rounding: float = 0.0  # share by which floating-point sums may exceed the sensitivity
     adjacency: str = ADJACENCY
 
 
@@ -76,7 +78,7 @@ class Mechanism:
             self.ledger.record(entry)
             return Release(mean.value, entry)
         grid = 2.0 ** (math.floor(math.log2(multiplier * mean.sensitivity)) - GRID_BITS)
-        std = multiplier * (mean.sensitivity + grid * math.sqrt(dimension))
+        std = multiplier * (mean.sensitivity * (1 + mean.rounding) + grid * math.sqrt(dimension))
         entry = ReleaseEntry(round, purpose, "gaussian", mean.clip, mean.sensitivity, std, multiplier, dimension)
         self.ledger.record(entry)
         noise = std * self.noise.gaussian(dimension, "noise", round, purpose)
