@@ -8,7 +8,7 @@ so the search itself is not private; the data are public.
 Random settings meet with one seed of the noise, the twelve best of them with three, then all neighbours of the best in
 the grid with three, and the five best of everything with nine. ``--shortlist`` runs nine other seeds of the settings
 in ``SHORTLIST`` (winners of this search, and variations of them made by hand) and adds the squared gradient norm: the
-demo takes the smallest one among those whose R^2 is within one standard error of the best.
+demo takes the smallest one among those whose R^2 is within two standard errors of the best.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ BY_HAND: dict[str, Setting] = {
 }  # fmt: skip
 
 SHORTLIST: dict[str, list[tuple[float, ...]]] = {  # in the order of the grid's names
-    "DP-GD": [(200, 5, 0.2), (200, 8, 0.2), (300, 8, 0.1), (400, 8, 0.05), (200, 5, 0.3), (400, 5, 0.1), (600, 8, 0.05)],
+    "DP-GD": [
+        (200, 5, 0.2), (200, 8, 0.2), (300, 8, 0.1), (400, 8, 0.05), (200, 5, 0.3), (400, 5, 0.1), (600, 8, 0.05),
+    ],
     "DIFF2-GD": [
         (100, 3, 0.5, 5, 3, 1.25), (300, 5, 0.1, 20, 5, 1.25), (300, 8, 0.1, 20, 8, 1.25), (400, 8, 0.05, 20, 5, 1.25),
         (300, 8, 0.1, 10, 5, 1.25), (400, 8, 0.05, 10, 5, 1.25), (600, 8, 0.05, 20, 5, 1.25),

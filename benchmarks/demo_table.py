@@ -43,8 +43,10 @@ def main() -> None:
             runs[method].append(judge.scores(result.params))
         cells = (_spread([run[column] for run in runs[method]]) for column in COLUMNS)
         print(f"| {method} | " + " | ".join(cells) + " |", flush=True)
-    better = [ours["r2"] > theirs["r2"] for ours, theirs in zip(runs["DIFF2-GD"], runs["DP-GD"], strict=True)]
-    print(f"\nDIFF2-GD has the higher R^2 for {sum(better)} of {len(better)} seeds")
+    for column, sign in (("r2", 1), ("squared_gradient_norm", -1)):
+        pairs = zip(runs["DIFF2-GD"], runs["DP-GD"], strict=True)
+        better = [sign * ours[column] > sign * theirs[column] for ours, theirs in pairs]
+        print(f"\nDIFF2-GD has the better {column} for {sum(better)} of {len(better)} seeds")
 
 
 def _spread(values: list[float]) -> str:
