@@ -1,4 +1,4 @@
-"""What ``diff2.train`` computes: against the paper's pseudo-code, at its corners, and the contract of all algorithms."""
+"""What ``diff2.train`` does: against the paper's pseudo-code, at its corners, and the contract of all algorithms."""
 
 import math
 import warnings

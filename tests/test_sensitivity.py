@@ -210,10 +210,6 @@ def test_many_records_in_single_precision_keep_the_sensitivity():
     assert worst <= 1 + before.rounding  # which the mechanism covers with noise
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the allowance takes the summands for no longer than the radius; those of a difference that cancel are",
-)
 def test_records_whose_two_terms_cancel_keep_the_sensitivity_in_single_precision():
     """Where da (x) g and a' (x) dg nearly cancel, what is summed is hundreds of times longer than what is left."""
     generator = torch.Generator().manual_seed(0)

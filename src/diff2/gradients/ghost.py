@@ -20,7 +20,7 @@ from .flat import FlatModule
 from .layers import RULES, Feature, Rule, Term
 from .records import FeatureCache, Records, clip_factors
 from .stochastic import Masks, seeded
-from .sums import whole_blocks
+from .sums import chunk_size
 
 CHUNK_NUMBERS = 1 << 22  # numbers a chunk holds in all its features: 16 MB in single precision
 CACHE_BYTES = 4 << 30  # features of the previous iterate that may be kept
@@ -49,7 +49,7 @@ class GhostEngine:
             features = self._now.features(example, 0, None)
         rules = self._now.rules
         work = sum(rule.workspace(f) + f.a[0].numel() + f.g[0].numel() for rule, f in zip(rules, features, strict=True))
-        self.chunk_rows = chunk_rows or whole_blocks(CHUNK_NUMBERS // max(1, work))
+        self.chunk_rows = chunk_rows or chunk_size(CHUNK_NUMBERS // max(1, work))
         self._bytes_per_record = sum(map(_own_size, features)) * self.flat.vector.element_size()
         self._cache_bytes = cache_bytes
 

@@ -85,7 +85,10 @@ def build_engine(
     masks = Masks(b"probe") if stochastic else None
     reason = _no_rule(loop.flat.module) or _no_record_losses(loop, loss, records, masks)
     if may_mix:
-        reason = "it draws random numbers outside of dropout layers, so each record is computed alone"
+        reason = (
+            "it cannot be seen whether it mixes records (it draws random numbers outside of dropout layers, or all "
+        )
+        reason += "records tried are alike), so each is computed alone"
     if reason is None:
         try:
             ghost = GhostEngine(module, loss, records, **options)  # type: ignore[arg-type]
@@ -173,7 +176,7 @@ def _check_behaviour(module: nn.Module, records: Records) -> tuple[bool, bool]:
         if outputs.dtype != next(module.parameters()).dtype:
             raise UnsupportedModel(
                 f"the model computes in {outputs.dtype}, its parameters are {next(module.parameters()).dtype}: "
-                "products of lower precision let a record exceed its clipping radius. Switch off autocast inside the model"
+                "products of lower precision let a record exceed its clipping radius; switch off autocast in the model"
             )
         if not torch.equal(outputs, repeated):
             raise UnsupportedModel(
@@ -184,13 +187,13 @@ def _check_behaviour(module: nn.Module, records: Records) -> tuple[bool, bool]:
 
 
 def _works_on_each_record_alone(module: nn.Module, inputs: Tensor) -> bool:
-    """Whether the output for a record is the same without the others; False if randomness hides it."""
+    """Whether the output for a record is the same without the others; False if that cannot be seen."""
     quiet = copy.deepcopy(module)
     for layer in quiet.modules():
         if isinstance(layer, _DropoutNd):
             layer.eval()
     outputs, drawn = _forward_and_drawn(quiet, inputs)
-    if drawn:
+    if drawn or len(torch.unique(inputs, dim=0)) == 1:
         return False
     alone = torch.cat([_forward(quiet, inputs[i : i + 1]) for i in range(len(inputs))])
     if alone.shape != outputs.shape or not _close(alone, outputs):
@@ -204,9 +207,12 @@ def _works_on_each_record_alone(module: nn.Module, inputs: Tensor) -> bool:
 def _forward_and_drawn(module: nn.Module, inputs: Tensor) -> tuple[Tensor, bool]:
     """Return the outputs with fixed masks, and whether random numbers were drawn for them."""
     with seeded(Masks(b"probe"), 0):
-        before = torch.get_rng_state()
+        state = (
+            torch.get_rng_state if inputs.device.type == "cpu" else torch.get_device_module(inputs.device).get_rng_state
+        )
+        before = [torch.get_rng_state(), state()]
         outputs = _forward(module, inputs)
-        drawn = not torch.equal(before, torch.get_rng_state())
+        drawn = not all(map(torch.equal, before, [torch.get_rng_state(), state()]))
     return outputs, drawn
 
 

@@ -27,10 +27,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._types import Vector
-from .sums import product_sum, row_sum
+from .sums import BLOCK, product_sum, row_sum
 
 SLACK = 32  # units of rounding; 2e-6 of the norm in single precision
 NARROW = 32  # columns that are added up in one chain
+CANCELLATION = 8  # squared size of the products that make up a record's gradient, in units of its squared norm
 
 
 class Feature(NamedTuple):
@@ -93,22 +94,30 @@ class Rule:
 
         The norm is taken from the written-out gradients or from the t x t products of the rows, whichever is smaller.
         """
-        size = left.shape[1] * left.shape[3] * right.shape[3]
-        if _written_out(size, left.shape[2]):
+        size, positions = left.shape[1] * left.shape[3] * right.shape[3], left.shape[2]
+        if _written_out(size, positions):
             return self.explicit((right.transpose(2, 3) @ left).flatten(1), part)
         left_products, right_products = left @ left.transpose(2, 3), right @ right.transpose(2, 3)
-        norm = (left_products * right_products).sum((1, 2, 3))
+        norm = (left_products * right_products).sum((1, 2, 3)).clamp_(min=0)
         lengths = left_products.diagonal(dim1=2, dim2=3) * right_products.diagonal(dim1=2, dim2=3)
         magnitude = lengths.clamp(min=0).sqrt().sum(2).square().sum(1)
         # A matrix product adds long rows up in one chain.
         slack = self.slack * (1 + math.sqrt(left.shape[3] + right.shape[3]) / 8)
+        # Products of one record may be larger than their sum; the fewer records a block holds, the less it matters.
+        cancelling = bool((magnitude > max(CANCELLATION, positions**2) * norm).any())
 
         def add_sum(weights: Tensor, out: Vector) -> None:
             weighted = right * weights.view(-1, 1, 1, 1)
-            groups = zip(weighted.unbind(1), left.unbind(1), strict=True)
-            out[part] += torch.cat([product_sum(r.flatten(0, 1), a.flatten(0, 1)).view(-1) for r, a in groups])
+            factors = [
+                (r.flatten(0, 1), a.flatten(0, 1)) for r, a in zip(weighted.unbind(1), left.unbind(1), strict=True)
+            ]
+            if cancelling:
+                sums = [r.double().t() @ a.double() for r, a in factors]
+            else:
+                sums = [product_sum(r, a) for r, a in factors]
+            out[part] += torch.cat([value.view(-1) for value in sums])
 
-        return Term(norm.clamp_(min=0).add_(magnitude, alpha=slack), add_sum)
+        return Term(norm.add(magnitude, alpha=slack), add_sum)
 
     def _buffer(self, name: str, like: Tensor) -> Tensor:
         """Return memory of this shape that is used again and again: fresh pages cost more than the sums."""
@@ -157,7 +166,7 @@ class Linear(Rule):
 
     def workspace(self, feature: Feature) -> int:
         if feature.a.dim() == 2:
-            return 0
+            return feature.a.shape[1] * feature.g.shape[1] // BLOCK  # the sums of the blocks
         positions = feature.a[0].numel() // feature.a.shape[-1]
         size = feature.a.shape[-1] * feature.g.shape[-1]
         return size if _written_out(size, 2 * positions) else 8 * positions**2
@@ -179,23 +188,41 @@ class Linear(Rule):
 
     def _two_outers(self, da: Tensor, g: Tensor, a: Tensor, dg: Tensor) -> Term:
         """Da (x) g + a (x) dg, and dg for the bias."""
-        norm = self._square(dg)
-        if self.weight is not None:
-            cross = self._dot(da, a) * self._dot(g, dg)
-            norm = (self._square(da) * self._square(g)).addcmul_(norm, self._square(a) + (self.bias is not None))
-            norm = norm.mul_(self.raise_by).add_(cross, alpha=2).clamp_(min=0)
+        bias = self._bias_term(dg)
+        if self.weight is None:
+            return _joined(None, bias)
+        if g.shape[1] == 1 or a.shape[1] == 1:  # the gradient is no wider than its factors
+            return _joined(self.explicit(torch.mul(da, g).addcmul_(a, dg), self.weight), bias)
+        magnitude = (self._square(da) * self._square(g)).addcmul_(self._square(a), self._square(dg))
+        cross = self._dot(da, a) * self._dot(g, dg)
+        norm = magnitude.add(cross, alpha=2).clamp_(min=0)
+        return _joined(self._outer_pairs([(g, da), (dg, a)], norm, magnitude, CANCELLATION), bias)
+
+    def _outer_pairs(
+        self, pairs: list[tuple[Tensor, Tensor]], norm: Tensor, magnitude: Tensor, cancellation: float
+    ) -> Term:
+        """Return the term of a sum of products of rows.
+
+        The products of a record may each be larger than their sum, and so may be their rounding. Records where they are
+        much larger are few; these are added up in double precision.
+        """
+        weight = self.weight
+        cancelling = magnitude > cancellation * norm
 
         def add_sum(weights: Tensor, out: Vector) -> None:
+            if cancelling.any():
+                apart = cancelling.nonzero().squeeze(1)
+                chosen = weights[apart].double().unsqueeze(1)
+                for left, right in pairs:
+                    out[weight] += ((left[apart] * chosen).t() @ right[apart].double()).view(-1)
+                weights = weights.masked_fill(cancelling, 0.0)
             column = weights.unsqueeze(1)
-            dg.mul_(column)
-            if self.weight is not None:
-                # Scale the narrower factor of da (x) g.
-                left, right = (g * column, da) if g.shape[1] <= da.shape[1] else (g, da.mul_(column))
-                out[self.weight] += (product_sum(left, right) + product_sum(dg, a)).view(-1)
-            if self.bias is not None:
-                out[self.bias] += row_sum(dg)
+            for left, right in pairs:
+                # Scale the narrower factor.
+                left, right = (left * column, right) if left.shape[1] <= right.shape[1] else (left, right * column)
+                out[weight] += product_sum(left, right).view(-1)
 
-        return Term(norm, add_sum)
+        return Term(norm.add(magnitude, alpha=self.slack), add_sum)
 
     def _positions(self, a: Tensor, g: Tensor, bias: Tensor) -> Term:
         left = a.reshape(a.shape[0], 1, -1, a.shape[-1])

@@ -16,7 +16,7 @@ from .._types import Loss, Vector
 from .flat import FlatModule
 from .records import FeatureCache, Records, clip_factors
 from .stochastic import Masks, seeded
-from .sums import product_sum, whole_blocks
+from .sums import chunk_size, product_sum
 
 CHUNK_NUMBERS = 1 << 23  # numbers in the written-out gradients of a chunk
 
@@ -36,7 +36,7 @@ class _PerRecordEngine:
         chunk_rows: int | None = None,
     ):
         self.flat = FlatModule(module, dtype=dtype, device=device)
-        self.chunk_rows = chunk_rows or whole_blocks(CHUNK_NUMBERS // len(self.flat))
+        self.chunk_rows = chunk_rows or chunk_size(CHUNK_NUMBERS // len(self.flat))
         self._loss = loss
 
     def clipped_gradient_sum(

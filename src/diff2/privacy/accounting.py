@@ -46,7 +46,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     """
     if mu == 0 or gdp_delta(mu, 0.0) <= delta:
         return 0.0
-    if math.isinf(mu) or delta <= 0:
+    if math.isinf(mu) or not delta > 0:
         return math.inf  # no Gaussian is (epsilon, 0)-DP
     high = 1.0
     while gdp_delta(mu, high) > delta:

@@ -35,7 +35,8 @@ class Guarantee:
                 "the model has no differential-privacy guarantee."
             )
         # Rounded up: a printed epsilon must not be smaller than the true one.
-        above = Decimal(repr(self.epsilon)).quantize(Decimal("0.0001"), rounding=ROUND_CEILING)
+        exact = Decimal(repr(self.epsilon))
+        above = exact.quantize(Decimal("0.0001"), rounding=ROUND_CEILING) if self.epsilon < 1e9 else exact
         epsilon = f"{above.normalize():f}"
         records, clients = sum(self.client_sizes), len(self.client_sizes)
         text = (

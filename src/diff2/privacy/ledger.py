@@ -145,6 +145,9 @@ class Ledger:
     def __len__(self) -> int:
         return len(self.entries)
 
+    def __bool__(self) -> bool:
+        return True  # an empty ledger is a ledger
+
     def __repr__(self) -> str:
         state = "complete" if self.complete else "open"
         return f"<Ledger: {len(self)} releases, {state}, epsilon={self.epsilon():.6g} at delta={self.delta:g}>"

@@ -6,8 +6,8 @@ noise of deviation :math:`z \cdot \text{sensitivity}`. The ledger line is writte
 Floating point. Adding a float to a float leaves traces of the secret in the last bits (Mironov 2012). So value and
 noise are both rounded to one power-of-two grid, about :math:`2^{-32}` of the noise deviation, and added there as
 integers, exactly. Rounding moves a coordinate by at most half a grid step, so two neighbouring inputs move apart by at
-most :math:`\text{grid} \sqrt{d}` more than before. That much, and what the rounding of the sums over records may add, is
-added to the sensitivity the noise is scaled by.
+most :math:`\text{grid} \sqrt{d}` more than before. That much, and what the rounding of the sums over records may add,
+is added to the sensitivity the noise is scaled by.
 """
 
 from __future__ import annotations
