@@ -55,7 +55,8 @@ def mlp(
     for i, (fan_in, fan_out) in enumerate(pairwise(widths)):
         if i:
             layers.append(ACTIVATIONS[activation]())
-        linear = nn.utils.skip_init(nn.Linear, fan_in, fan_out)
+        with torch.random.fork_rng(devices=[]):  # its own start, drawn from the global generator, is not used
+            linear = nn.Linear(fan_in, fan_out)
         bound = 1 / math.sqrt(fan_in)
         with torch.no_grad():
             for parameter in linear.parameters():

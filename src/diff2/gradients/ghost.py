@@ -175,10 +175,10 @@ class _Recorder:
         self._outputs = [chunk.inputs] * len(self.rules)
         self._versions = [chunk.inputs._version] * len(self.rules)
         with torch.enable_grad():
-            total = self._loss(self.flat.module(chunk.inputs), chunk.targets).sum()
+            losses = self._loss(self.flat.module(chunk.inputs), chunk.targets)
             if self._versions != [output._version for output in self._outputs]:
                 raise RuntimeError("the output of a layer is changed in place")
-            errors = torch.autograd.grad(total, self._outputs, allow_unused=True)
+            errors = torch.autograd.grad(losses, self._outputs, torch.ones_like(losses), allow_unused=True)
         features = []
         for layer, (a, output, error) in enumerate(zip(self._inputs, self._outputs, errors, strict=True)):
             g = torch.zeros_like(output) if error is None else error

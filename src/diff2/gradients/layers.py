@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,8 @@ class Term(NamedTuple):
 class Rule:
     """A layer type's gradient. ``weight`` and ``bias`` say where the parameters stand in the flat vector."""
 
+    module: Any  # the layer; every type that has a rule has a ``weight``
+
     def __init__(self, module: nn.Module, weight: slice | None, bias: slice | None, dtype: torch.dtype):
         self.module = module
         self.weight = weight
@@ -59,7 +61,9 @@ class Rule:
         self.slack = SLACK * torch.finfo(dtype).eps
         self.raise_by = 1 + self.slack
         self.tiny = torch.finfo(dtype).tiny
-        self._buffers: dict[str, Tensor] = {}
+        self._buffers: dict[tuple[Any, ...], Tensor] = {}
+        self._ones = torch.ones(NARROW, dtype=dtype, device=self.module.weight.device)
+        self._tiny = torch.full((1,), NARROW * self.tiny, dtype=dtype, device=self.module.weight.device)
 
     def capture(self, layer_input: Tensor) -> Tensor:
         """Return what is kept of the layer's input."""
@@ -85,9 +89,9 @@ class Rule:
         """Return the term of per-record gradients that are written out: (records, size of the part)."""
 
         def add_sum(weights: Tensor, out: Vector) -> None:
-            out[part] += product_sum(weights.unsqueeze(1), values).view(-1)
+            out[part].add_(product_sum(weights.unsqueeze(1), values).view(-1))
 
-        return Term((values * values).sum(1) * self.raise_by, add_sum)
+        return Term(self._square(values) * self.raise_by, add_sum)
 
     def outer_sum(self, left: Tensor, right: Tensor, part: slice) -> Term:
         """Return the term of sum over t of left_t (x) right_t, for (records, groups, t, inputs) and (.., t, outputs).
@@ -115,16 +119,19 @@ class Rule:
                 sums = [r.double().t() @ a.double() for r, a in factors]
             else:
                 sums = [product_sum(r, a) for r, a in factors]
-            out[part] += torch.cat([value.view(-1) for value in sums])
+            out[part].add_(torch.cat([value.view(-1) for value in sums]))
 
         return Term(norm.add(magnitude, alpha=slack), add_sum)
 
-    def _buffer(self, name: str, like: Tensor) -> Tensor:
+    def _buffer(self, name: str, like: Tensor, width: int | None = None) -> Tensor:
         """Return memory of this shape that is used again and again: fresh pages cost more than the sums."""
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.numel() < like.numel():
-            buffer = self._buffers[name] = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
-        return buffer[: like.numel()].view(like.shape)
+        key = (name, *like.shape) if width is None else (name, like.shape[0], width)
+        buffer = self._buffers.get(key)
+        if buffer is None:
+            if len(self._buffers) > 16:  # chunks of ever other sizes: do not keep them all
+                self._buffers.clear()
+            buffer = self._buffers[key] = torch.empty(key[1:], dtype=like.dtype, device=like.device)
+        return buffer
 
     def _dot(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the dot product of each row.
@@ -133,11 +140,14 @@ class Rule:
         one chain, whose rounding exceeds the slack.
         """
         product = torch.mul(x, y, out=self._buffer("product", x))
-        return product @ x.new_ones(x.shape[1]) if x.shape[1] <= NARROW else product.sum(1)
+        return product.sum(1) if x.shape[1] > NARROW else torch.mv(product, self._ones[: x.shape[1]])
 
     def _square(self, x: Tensor) -> Tensor:
         """Return |x|^2 of each row, raised by what may have underflowed: it may be multiplied by something huge."""
-        return self._dot(x, x).add_(x.shape[1] * self.tiny)
+        product = torch.mul(x, x, out=self._buffer("product", x))
+        if x.shape[1] > NARROW:
+            return product.sum(1).add_(x.shape[1] * self.tiny)
+        return torch.addmv(self._tiny, product, self._ones[: x.shape[1]])
 
     def _minus(self, name: str, x: Tensor, y: Tensor) -> Tensor:
         return torch.sub(x, y, out=self._buffer(name, x))
@@ -180,23 +190,34 @@ class Linear(Rule):
         def add_sum(weights: Tensor, out: Vector) -> None:
             weighted = torch.mul(g, weights.unsqueeze(1), out=self._buffer("product", g))
             if self.weight is not None:
-                out[self.weight] += product_sum(weighted, a).view(-1)
+                out[self.weight].add_(product_sum(weighted, a).view(-1))
             if self.bias is not None:
-                out[self.bias] += row_sum(weighted)
+                out[self.bias].add_(row_sum(weighted))
 
         return Term(self._square(g) * gain, add_sum)
 
     def _two_outers(self, da: Tensor, g: Tensor, a: Tensor, dg: Tensor) -> Term:
         """Da (x) g + a (x) dg, and dg for the bias."""
-        bias = self._bias_term(dg)
         if self.weight is None:
-            return _joined(None, bias)
-        if g.shape[1] == 1 or a.shape[1] == 1:  # the gradient is no wider than its factors
-            return _joined(self.explicit(torch.mul(da, g).addcmul_(a, dg), self.weight), bias)
+            return _joined(None, self._bias_term(dg))
+        if g.shape[1] == 1:
+            return self._one_output(da, g, a, dg, self.weight)
+        bias = self._bias_term(dg)
         magnitude = (self._square(da) * self._square(g)).addcmul_(self._square(a), self._square(dg))
         cross = self._dot(da, a) * self._dot(g, dg)
         norm = magnitude.add(cross, alpha=2).clamp_(min=0)
         return _joined(self._outer_pairs([(g, da), (dg, a)], norm, magnitude, CANCELLATION), bias)
+
+    def _one_output(self, da: Tensor, g: Tensor, a: Tensor, dg: Tensor, weight: slice) -> Term:
+        """One output: the gradient is no wider than its factors, so it is written out, the bias as its last column."""
+        if self.bias is None or self.bias.start != weight.stop:
+            written = torch.mul(da, g, out=self._buffer("written", da)).addcmul_(a, dg)
+            return _joined(self.explicit(written, weight), self._bias_term(dg))
+        width = a.shape[1]
+        written = self._buffer("written", a, width + 1)
+        torch.mul(da, g, out=written[:, :width]).addcmul_(a, dg)
+        written[:, width:] = dg
+        return self.explicit(written, slice(weight.start, self.bias.stop))
 
     def _outer_pairs(
         self, pairs: list[tuple[Tensor, Tensor]], norm: Tensor, magnitude: Tensor, cancellation: float
@@ -214,13 +235,13 @@ class Linear(Rule):
                 apart = cancelling.nonzero().squeeze(1)
                 chosen = weights[apart].double().unsqueeze(1)
                 for left, right in pairs:
-                    out[weight] += ((left[apart] * chosen).t() @ right[apart].double()).view(-1)
+                    out[weight].add_(((left[apart] * chosen).t() @ right[apart].double()).view(-1))
                 weights = weights.masked_fill(cancelling, 0.0)
             column = weights.unsqueeze(1)
             for left, right in pairs:
                 # Scale the narrower factor.
                 left, right = (left * column, right) if left.shape[1] <= right.shape[1] else (left, right * column)
-                out[weight] += product_sum(left, right).view(-1)
+                out[weight].add_(product_sum(left, right).view(-1))
 
         return Term(norm.add(magnitude, alpha=self.slack), add_sum)
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 BLOCK = 64  # records added up in one chain
 GROUP = 8  # blocks added up before going over to double precision
+SMALL = 1 << 16  # numbers that go over to double precision at once
 
 
 def rounding_allowance(dtype: torch.dtype) -> float:
@@ -53,12 +54,15 @@ def chunk_size(rows: int) -> int:
 
 
 def _blocks(values: Tensor, whole: int) -> Tensor:
-    return values[:whole].reshape(-1, BLOCK, values.shape[1])
+    part = values if whole == values.shape[0] else values[:whole]
+    return part.reshape(-1, BLOCK, values.shape[1])
 
 
 def _sum_blocks(blocks: Tensor) -> Tensor:
     """Return the sum over the first dimension: groups in the precision given, then in double precision."""
-    grouped = len(blocks) - len(blocks) % GROUP
+    if blocks.numel() < SMALL:
+        return blocks.sum(0, dtype=torch.float64)
+    grouped = blocks.shape[0] - blocks.shape[0] % GROUP
     groups = blocks[:grouped].view(-1, GROUP, *blocks.shape[1:]).sum(1)
     total = groups.sum(0, dtype=torch.float64)
-    return total if grouped == len(blocks) else total + blocks[grouped:].sum(0)
+    return total if grouped == blocks.shape[0] else total + blocks[grouped:].sum(0)
