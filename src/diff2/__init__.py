@@ -22,10 +22,11 @@ from .errors import (
 from .estimators import DPGD, GD, Algorithm, Diff2
 from .models import mlp
 from .plan import Plan, plan
+from .preparation import prepare, train
 from .privacy import Budget, Guarantee, Ledger
 from .result import TrainResult
 from .routines import GradientDescent, Routine
-from .training import RoundInfo, Training, TrainState, prepare, train
+from .training import RoundInfo, Training, TrainState
 
 __all__ = [
     "DPGD",

@@ -27,11 +27,12 @@ from .errors import InvalidArgument, PrivacyLeakWarning
 from .estimators import DPGD, GD, Algorithm, Diff2
 from .figures import Curve, draw_curves, require_matplotlib
 from .models import mlp
+from .preparation import train
 from .privacy import Budget
 from .privacy.accounting import epsilon_of
 from .result import TrainResult
 from .routines import GradientDescent
-from .training import RoundInfo, TrainState, ledger_path, train
+from .training import RoundInfo, TrainState, ledger_path
 
 HIDDEN, ACTIVATION, START_SEED = (5,), "tanh", 0  # a starting point holds nothing private, so it may be fixed
 METHODS: dict[str, Algorithm] = {

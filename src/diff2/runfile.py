@@ -20,10 +20,10 @@ from .data import TableSettings
 from .errors import InvalidArgument
 from .estimators import ALGORITHMS, Algorithm
 from .models import ACTIVATIONS
+from .preparation import OUTPUTS
 from .privacy import Budget
 from .privacy.calibration import ACCOUNTINGS
 from .routines import ROUTINES
-from .training import OUTPUTS
 
 TABLES = ("data", "model", "algorithm", "routine", "privacy", "run")
 DTYPES = ("float32", "float64")

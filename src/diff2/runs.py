@@ -15,9 +15,9 @@ from torch import nn
 from .data import EncodedClients, Encoding, load_clients
 from .errors import CheckpointError, InvalidArgument
 from .models import mlp
+from .preparation import train
 from .result import TrainResult
 from .runfile import RunFile
-from .training import train
 
 if TYPE_CHECKING:
     import pandas

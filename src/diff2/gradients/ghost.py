@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from .._types import Loss, Vector
 from .flat import FlatModule
-from .layers import RULES, Feature, Rule, Term
+from .layers import RULES
 from .records import FeatureCache, Records, clip_factors
+from .rules import Feature, Rule, Term
 from .stochastic import Masks, seeded
 from .sums import chunk_size
 

@@ -1,156 +1,14 @@
-r"""How the gradient of one record looks in a layer: one small rule a layer type.
-
-A layer receives ``a`` and its output gets the back-propagated error ``g``. The gradient of record i is a sum over
-positions t (words, pixels) of :math:`a_{it} \otimes g_{it}`, so its norm and its weighted sum over records are had
-without a tensor of size records x parameters. For the **difference** between two iterates, with :math:`da = a - a'`
-and :math:`dg = g - g'`,
-
-.. math::
-    a \otimes g - a' \otimes g' = da \otimes g + a' \otimes dg,
-
-every term of which is already small. The norm and the sum are computed from these very terms: a record that is clipped
-to the radius in the norm is clipped in the sum.
-
-Every rule returns a :class:`Term`. Its squared norm is never an underestimate: it is raised by ``SLACK`` units of
-rounding of the *magnitude*, the size of what was added up to it. Where terms nearly cancel, the magnitude is much
-larger than the norm, and the record is clipped a little more than it need be; nowhere is it clipped less.
-"""
+"""How the gradient of one record looks in a layer: one small rule a layer type. The mathematics is in ``rules.py``."""
 
 from __future__ import annotations
-
-import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._types import Vector
+from .rules import CANCELLATION, Feature, Rule, Term, joined, written_out
 from .sums import BLOCK, product_sum, row_sum
-
-SLACK = 32  # units of rounding; 2e-6 of the norm in single precision
-NARROW = 32  # columns that are added up in one chain
-CANCELLATION = 8  # squared size of the products that make up a record's gradient, in units of its squared norm
-
-
-class Feature(NamedTuple):
-    """What a layer saw and what came back, for a chunk of records."""
-
-    a: Tensor
-    g: Tensor
-    static: Tensor | None = None  # what the rule keeps of ``a`` where the layer reads the records themselves
-
-
-class Term(NamedTuple):
-    """A layer's share of the clipped sum: squared norms first, then the sum with the weights found from them."""
-
-    squared_norm: Tensor  # rounded up
-    add_sum: Callable[[Tensor, Vector], None]  # (weights, out): out += weighted sum over records
-
-
-class Rule:
-    """A layer type's gradient. ``weight`` and ``bias`` say where the parameters stand in the flat vector."""
-
-    module: Any  # the layer; every type that has a rule has a ``weight``
-
-    def __init__(self, module: nn.Module, weight: slice | None, bias: slice | None, dtype: torch.dtype):
-        self.module = module
-        self.weight = weight
-        self.bias = bias
-        self.slack = SLACK * torch.finfo(dtype).eps
-        self.raise_by = 1 + self.slack
-        self.tiny = torch.finfo(dtype).tiny
-        self._buffers: dict[tuple[Any, ...], Tensor] = {}
-        self._ones = torch.ones(NARROW, dtype=dtype, device=self.module.weight.device)
-        self._tiny = torch.full((1,), NARROW * self.tiny, dtype=dtype, device=self.module.weight.device)
-
-    def capture(self, layer_input: Tensor) -> Tensor:
-        """Return what is kept of the layer's input."""
-        return layer_input
-
-    def static(self, a: Tensor) -> Tensor:
-        """Return what can be computed once where ``a`` is the records, which no iterate changes."""
-        return a.new_empty(0)
-
-    def gradient(self, feature: Feature) -> Term:
-        """Return the term of the per-record gradients."""
-        raise NotImplementedError
-
-    def difference(self, feature: Feature, previous: Feature) -> Term:
-        """Return the term of the per-record differences to the gradients at the previous iterate."""
-        raise NotImplementedError
-
-    def workspace(self, feature: Feature) -> int:
-        """Return how many numbers a record needs beyond its features, for the choice of the chunk size."""
-        return 0
-
-    def explicit(self, values: Tensor, part: slice) -> Term:
-        """Return the term of per-record gradients that are written out: (records, size of the part)."""
-
-        def add_sum(weights: Tensor, out: Vector) -> None:
-            out[part].add_(product_sum(weights.unsqueeze(1), values).view(-1))
-
-        return Term(self._square(values) * self.raise_by, add_sum)
-
-    def outer_sum(self, left: Tensor, right: Tensor, part: slice) -> Term:
-        """Return the term of sum over t of left_t (x) right_t, for (records, groups, t, inputs) and (.., t, outputs).
-
-        The norm is taken from the written-out gradients or from the t x t products of the rows, whichever is smaller.
-        """
-        size, positions = left.shape[1] * left.shape[3] * right.shape[3], left.shape[2]
-        if _written_out(size, positions):
-            return self.explicit((right.transpose(2, 3) @ left).flatten(1), part)
-        left_products, right_products = left @ left.transpose(2, 3), right @ right.transpose(2, 3)
-        norm = (left_products * right_products).sum((1, 2, 3)).clamp_(min=0)
-        lengths = left_products.diagonal(dim1=2, dim2=3) * right_products.diagonal(dim1=2, dim2=3)
-        magnitude = lengths.clamp(min=0).sqrt().sum(2).square().sum(1)
-        # A matrix product adds long rows up in one chain.
-        slack = self.slack * (1 + math.sqrt(left.shape[3] + right.shape[3]) / 8)
-        # Products of one record may be larger than their sum; the fewer records a block holds, the less it matters.
-        cancelling = bool((magnitude > max(CANCELLATION, positions**2) * norm).any())
-
-        def add_sum(weights: Tensor, out: Vector) -> None:
-            weighted = right * weights.view(-1, 1, 1, 1)
-            factors = [
-                (r.flatten(0, 1), a.flatten(0, 1)) for r, a in zip(weighted.unbind(1), left.unbind(1), strict=True)
-            ]
-            if cancelling:
-                sums = [r.double().t() @ a.double() for r, a in factors]
-            else:
-                sums = [product_sum(r, a) for r, a in factors]
-            out[part].add_(torch.cat([value.view(-1) for value in sums]))
-
-        return Term(norm.add(magnitude, alpha=slack), add_sum)
-
-    def _buffer(self, name: str, like: Tensor, width: int | None = None) -> Tensor:
-        """Return memory of this shape that is used again and again: fresh pages cost more than the sums."""
-        key = (name, *like.shape) if width is None else (name, like.shape[0], width)
-        buffer = self._buffers.get(key)
-        if buffer is None:
-            if len(self._buffers) > 16:  # chunks of ever other sizes: do not keep them all
-                self._buffers.clear()
-            buffer = self._buffers[key] = torch.empty(key[1:], dtype=like.dtype, device=like.device)
-        return buffer
-
-    def _dot(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the dot product of each row.
-
-        For narrow rows a product with ones is twice as fast as ``sum(1)``. For wide ones it is not, and would add up in
-        one chain, whose rounding exceeds the slack.
-        """
-        product = torch.mul(x, y, out=self._buffer("product", x))
-        return product.sum(1) if x.shape[1] > NARROW else torch.mv(product, self._ones[: x.shape[1]])
-
-    def _square(self, x: Tensor) -> Tensor:
-        """Return |x|^2 of each row, raised by what may have underflowed: it may be multiplied by something huge."""
-        product = torch.mul(x, x, out=self._buffer("product", x))
-        if x.shape[1] > NARROW:
-            return product.sum(1).add_(x.shape[1] * self.tiny)
-        return torch.addmv(self._tiny, product, self._ones[: x.shape[1]])
-
-    def _minus(self, name: str, x: Tensor, y: Tensor) -> Tensor:
-        return torch.sub(x, y, out=self._buffer(name, x))
 
 
 class Linear(Rule):
@@ -179,7 +37,7 @@ class Linear(Rule):
             return feature.a.shape[1] * feature.g.shape[1] // BLOCK  # the sums of the blocks
         positions = feature.a[0].numel() // feature.a.shape[-1]
         size = feature.a.shape[-1] * feature.g.shape[-1]
-        return size if _written_out(size, 2 * positions) else 8 * positions**2
+        return size if written_out(size, 2 * positions) else 8 * positions**2
 
     def _gain(self, a_square: Tensor) -> Tensor:
         """Return the squared norm of the gradient in units of |g|^2: |a|^2 for the weight and 1 for the bias."""
@@ -199,36 +57,34 @@ class Linear(Rule):
     def _two_outers(self, da: Tensor, g: Tensor, a: Tensor, dg: Tensor) -> Term:
         """Da (x) g + a (x) dg, and dg for the bias."""
         if self.weight is None:
-            return _joined(None, self._bias_term(dg))
+            return joined(None, self._bias_term(dg))
         if g.shape[1] == 1:
             return self._one_output(da, g, a, dg, self.weight)
         bias = self._bias_term(dg)
         magnitude = (self._square(da) * self._square(g)).addcmul_(self._square(a), self._square(dg))
         cross = self._dot(da, a) * self._dot(g, dg)
         norm = magnitude.add(cross, alpha=2).clamp_(min=0)
-        return _joined(self._outer_pairs([(g, da), (dg, a)], norm, magnitude, CANCELLATION), bias)
+        return joined(self._outer_pairs([(g, da), (dg, a)], norm, magnitude), bias)
 
     def _one_output(self, da: Tensor, g: Tensor, a: Tensor, dg: Tensor, weight: slice) -> Term:
         """One output: the gradient is no wider than its factors, so it is written out, the bias as its last column."""
         if self.bias is None or self.bias.start != weight.stop:
             written = torch.mul(da, g, out=self._buffer("written", da)).addcmul_(a, dg)
-            return _joined(self.explicit(written, weight), self._bias_term(dg))
+            return joined(self.explicit(written, weight), self._bias_term(dg))
         width = a.shape[1]
         written = self._buffer("written", a, width + 1)
         torch.mul(da, g, out=written[:, :width]).addcmul_(a, dg)
         written[:, width:] = dg
         return self.explicit(written, slice(weight.start, self.bias.stop))
 
-    def _outer_pairs(
-        self, pairs: list[tuple[Tensor, Tensor]], norm: Tensor, magnitude: Tensor, cancellation: float
-    ) -> Term:
+    def _outer_pairs(self, pairs: list[tuple[Tensor, Tensor]], norm: Tensor, magnitude: Tensor) -> Term:
         """Return the term of a sum of products of rows.
 
         The products of a record may each be larger than their sum, and so may be their rounding. Records where they are
         much larger are few; these are added up in double precision.
         """
         weight = self.weight
-        cancelling = magnitude > cancellation * norm
+        cancelling = magnitude > CANCELLATION * norm
 
         def add_sum(weights: Tensor, out: Vector) -> None:
             if cancelling.any():
@@ -249,7 +105,7 @@ class Linear(Rule):
         left = a.reshape(a.shape[0], 1, -1, a.shape[-1])
         right = g.reshape(g.shape[0], 1, -1, g.shape[-1])
         weight = None if self.weight is None else self.outer_sum(left, right, self.weight)
-        return _joined(weight, self._bias_term(bias.reshape(bias.shape[0], -1, bias.shape[-1]).sum(1)))
+        return joined(weight, self._bias_term(bias.reshape(bias.shape[0], -1, bias.shape[-1]).sum(1)))
 
     def _bias_term(self, bias: Tensor) -> Term | None:
         return None if self.bias is None else self.explicit(bias, self.bias)
@@ -276,7 +132,7 @@ class Conv(Linear):
         places = feature.g[0, 0].numel()
         patch = self.module.weight[0].numel() * self.module.groups
         size = self.module.weight.numel()
-        return 2 * places * patch + (size if _written_out(size, 2 * places) else 8 * places**2)
+        return 2 * places * patch + (size if written_out(size, 2 * places) else 8 * places**2)
 
     def _places(self, inputs: list[Tensor], errors: list[Tensor], bias: Tensor) -> Term:
         weight = None
@@ -284,7 +140,7 @@ class Conv(Linear):
             left = torch.cat([self._patches(a) for a in inputs], dim=2)
             right = torch.cat([self._channels(g) for g in errors], dim=2)
             weight = self.outer_sum(left, right, self.weight)
-        return _joined(weight, self._bias_term(bias.flatten(2).sum(2)))
+        return joined(weight, self._bias_term(bias.flatten(2).sum(2)))
 
     def _patches(self, a: Tensor) -> Tensor:
         """Return (records, groups, places, patch): what the kernel sees at each place. Linear in ``a``."""
@@ -354,7 +210,7 @@ class LayerNorm(Rule):
         return self._terms((feature.a - previous.a) * feature.g + previous.a * dg, dg)
 
     def _terms(self, weight: Tensor, bias: Tensor) -> Term:
-        return _joined(
+        return joined(
             None if self.weight is None else self.explicit(self._sum_positions(weight), self.weight),
             None if self.bias is None else self.explicit(self._sum_positions(bias), self.bias),
         )
@@ -383,26 +239,6 @@ RULES: dict[type[nn.Module], type[Rule]] = {
     nn.LayerNorm: LayerNorm,
     nn.GroupNorm: GroupNorm,
 }
-
-
-def _joined(first: Term | None, second: Term | None) -> Term:
-    """Return two terms of one layer as one."""
-    if first is None or second is None:
-        only = first or second
-        if only is None:
-            raise ValueError("a rule needs a trainable weight or bias")
-        return only
-
-    def add_sum(weights: Tensor, out: Vector) -> None:
-        first.add_sum(weights, out)
-        second.add_sum(weights, out)
-
-    return Term(first.squared_norm + second.squared_norm, add_sum)
-
-
-def _written_out(size: int, positions: int) -> bool:
-    """Whether a gradient of this size is cheaper to write out than the products of all pairs of positions."""
-    return size <= 2 * positions**2
 
 
 def _by_position(values: Tensor) -> Tensor:
