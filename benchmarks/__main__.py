@@ -16,38 +16,33 @@ from .measure import interleaved, peak_memory
 console = Console(width=120)
 
 
+RATIOS = {
+    "DIFF2 / plain": ("DIFF2 difference round", "plain autograd"),
+    "DP-GD / plain": ("DP-GD round", "plain autograd"),
+    "DP-GD / Opacus per-sample": ("DP-GD round", "Opacus per-sample"),
+    "DP-GD / Opacus ghost": ("DP-GD round", "Opacus ghost"),
+    "double vmap / DIFF2": ("double vmap", "DIFF2 difference round"),
+}
+
+
 def speed(seconds: float, names: list[str]) -> None:
     """(a) to (c): one round of each, in turns; ratios to the plain gradient and to the other libraries."""
-    table = Table(title="One round, ms (median; taken in turns), and ratios")
-    for column in (
-        "case",
-        *CONTESTANTS,
-        "DIFF2 / plain",
-        "DP-GD / Opacus per-sample",
-        "DP-GD / Opacus ghost",
-        "vmap / DIFF2",
-    ):
-        table.add_column(column, justify="left" if column == "case" else "right", overflow="fold")
+    times_table = _table("One round, ms (median; taken in turns)", "case", *CONTESTANTS)
+    ratio_table = _table("Ratios of these", "case", *RATIOS)
     for name in names:
         case = CASES[name]()
         times = interleaved({name: make(case) for name, make in CONTESTANTS.items()}, seconds)
-        difference, gradient = times["DIFF2 difference round"], times["DP-GD round"]
-        ratios = (
-            difference / times["plain autograd"],
-            gradient / times["Opacus per-sample"],
-            gradient / times["Opacus ghost"],
-            times["double vmap"] / difference,
-        )
-        table.add_row(case.name, *(f"{1e3 * value:.2f}" for value in times.values()), *(f"{r:.2f}" for r in ratios))
-        console.print(f"{case.name}: DIFF2 / plain {ratios[0]:.2f}")
-    console.print(table)
+        times_table.add_row(case.name, *(f"{1e3 * value:.2f}" for value in times.values()))
+        ratio_table.add_row(case.name, *(f"{times[one] / times[other]:.2f}" for one, other in RATIOS.values()))
+        console.print(f"{case.name}: done", style="dim")
+    console.print(times_table)
+    console.print(ratio_table)
 
 
 def memory(names: list[str]) -> None:
     """(d): peak resident memory above that of the set-up alone (interpreter, libraries, records)."""
-    table = Table(title="Peak memory of three rounds above the set-up, MB (a process of its own each)")
-    for column in ("case", "set-up", *CONTESTANTS):
-        table.add_column(column, justify="left" if column == "case" else "right")
+    title = "Peak memory of three rounds above the set-up, MB (a process of its own each)"
+    table = _table(title, "case", "set-up", *CONTESTANTS)
     for name in names:
         base = peak_memory(name, None)
         peaks = [peak_memory(name, contestant) - base for contestant in CONTESTANTS]
@@ -57,9 +52,8 @@ def memory(names: list[str]) -> None:
 
 def growth(seconds: float) -> None:
     """(e): twice the records, at most 2.1 times the time."""
-    table = Table(title="Growth with the number of records: time of a round, ms, and ratio to half the records")
-    for column in ("inputs", "records", "plain", "DP-GD", "DIFF2", "DP-GD ratio", "DIFF2 ratio"):
-        table.add_column(column, justify="right")
+    title = "Growth with the number of records: time of a round, ms, and ratio to half the records"
+    table = _table(title, "inputs", "records", "plain", "DP-GD", "DIFF2", "plain ratio", "DP-GD ratio", "DIFF2 ratio")
     for inputs in (8, 54, 280):
         sizes = [16_384, 32_768, 65_536, 131_072]
         rounds = {}
@@ -70,11 +64,18 @@ def growth(seconds: float) -> None:
         times = interleaved(rounds, seconds / 4)
         for i, records in enumerate(sizes):
             mine = [times[records, method] for method in ("plain", "DP-GD", "DIFF2")]
-            ratios = ["", ""]
+            ratios = ["", "", ""]
             if i:
-                ratios = [f"{times[records, m] / times[sizes[i - 1], m]:.2f}" for m in ("DP-GD", "DIFF2")]
+                ratios = [f"{times[records, m] / times[sizes[i - 1], m]:.2f}" for m in ("plain", "DP-GD", "DIFF2")]
             table.add_row(str(inputs), f"{records:,}", *(f"{1e3 * value:.2f}" for value in mine), *ratios)
     console.print(table)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i else "left")
+    return table
 
 
 def main() -> None:

@@ -88,9 +88,12 @@ def opacus_round(mode: str) -> Callable[[Case], Round]:
             warnings.simplefilter("ignore")
             from opacus import PrivacyEngine
 
-            model = copy.deepcopy(case.model)
+            model, targets = copy.deepcopy(case.model), case.targets
+            if case.loss == "squared":
+                # Its ghost mode multiplies losses of shape (n, 1) by weights of shape (n,), which makes n x n numbers.
+                model, targets = torch.nn.Sequential(model, torch.nn.Flatten(0)), targets.flatten()
             optimiser = torch.optim.SGD(model.parameters(), lr=1e-3)
-            loader = DataLoader(TensorDataset(case.inputs, case.targets), batch_size=len(case.inputs))
+            loader = DataLoader(TensorDataset(case.inputs, targets), batch_size=len(case.inputs))
             criterion = torch.nn.MSELoss() if case.loss == "squared" else torch.nn.CrossEntropyLoss()
             made = PrivacyEngine().make_private(
                 module=model,
@@ -109,7 +112,7 @@ def opacus_round(mode: str) -> Callable[[Case], Round]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 optimiser.zero_grad()
-                criterion(private(case.inputs), case.targets).backward()
+                criterion(private(case.inputs), targets).backward()
                 optimiser.step()
 
         return one_round

@@ -1,7 +1,11 @@
 """What ``diff2.train`` does: against the paper's pseudo-code, at its corners, and the contract of all algorithms."""
 
 import math
+import re
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -241,6 +245,13 @@ def _stop_after_one(state, info):
 
 
 def test_the_public_surface_is_what_it_says():
-    public = {name for name in vars(diff2) if not name.startswith("_")}
-    modules = {name for name in public if type(getattr(diff2, name)).__name__ == "module"}
-    assert public - modules == set(diff2.__all__) - {"__version__"}
+    source = Path(diff2.__file__).read_text(encoding="utf-8")
+    declared = set(re.findall(r"^    from \.\w+ import (\w+) as \1$", source, re.M))
+    assert declared == set(diff2.__all__) - {"__version__"}
+    assert all(getattr(diff2, name).__name__ == name for name in declared)
+    assert callable(diff2.plan)  # a function, not the module of a like name
+
+
+def test_help_does_not_wait_for_pytorch():
+    code = "import sys, diff2.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,63 +1,84 @@
 """Train models on private records spread over several owners, under differential privacy, with DIFF2.
 
+The names below are found on first use, so that ``diff2 --help`` does not wait for PyTorch.
+
 >>> import diff2
 >>> sorted(name for name in diff2.__all__ if name[0].islower())
 ['mlp', 'plan', 'prepare', 'train']
 """
 
-from ._version import __version__
-from .cohort import Cohort, LocalCohort
-from .errors import (
-    BudgetExceeded,
-    CheckpointError,
-    Diff2Error,
-    GradientFallbackWarning,
-    InvalidArgument,
-    LedgerError,
-    PrivacyLeakError,
-    PrivacyLeakWarning,
-    UnsupportedModel,
-    WeakDeltaWarning,
-)
-from .estimators import DPGD, GD, Algorithm, Diff2
-from .models import mlp
-from .plan import Plan, plan
-from .preparation import prepare, train
-from .privacy import Budget, Guarantee, Ledger
-from .result import TrainResult
-from .routines import GradientDescent, Routine
-from .training import RoundInfo, Training, TrainState
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "DPGD",
-    "GD",
-    "Algorithm",
-    "Budget",
-    "BudgetExceeded",
-    "CheckpointError",
-    "Cohort",
-    "Diff2",
-    "Diff2Error",
-    "GradientDescent",
-    "GradientFallbackWarning",
-    "Guarantee",
-    "InvalidArgument",
-    "Ledger",
-    "LedgerError",
-    "LocalCohort",
-    "Plan",
-    "PrivacyLeakError",
-    "PrivacyLeakWarning",
-    "RoundInfo",
-    "Routine",
-    "TrainResult",
-    "TrainState",
-    "Training",
-    "UnsupportedModel",
-    "WeakDeltaWarning",
-    "__version__",
-    "mlp",
-    "plan",
-    "prepare",
-    "train",
-]
+from ._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from .cohort import Cohort as Cohort
+    from .cohort import LocalCohort as LocalCohort
+    from .errors import BudgetExceeded as BudgetExceeded
+    from .errors import CheckpointError as CheckpointError
+    from .errors import Diff2Error as Diff2Error
+    from .errors import GradientFallbackWarning as GradientFallbackWarning
+    from .errors import InvalidArgument as InvalidArgument
+    from .errors import LedgerError as LedgerError
+    from .errors import PrivacyLeakError as PrivacyLeakError
+    from .errors import PrivacyLeakWarning as PrivacyLeakWarning
+    from .errors import UnsupportedModel as UnsupportedModel
+    from .errors import WeakDeltaWarning as WeakDeltaWarning
+    from .estimators import DPGD as DPGD
+    from .estimators import GD as GD
+    from .estimators import Algorithm as Algorithm
+    from .estimators import Diff2 as Diff2
+    from .models import mlp as mlp
+    from .plans import Plan as Plan
+    from .plans import plan as plan
+    from .preparation import prepare as prepare
+    from .preparation import train as train
+    from .privacy import Budget as Budget
+    from .privacy import Guarantee as Guarantee
+    from .privacy import Ledger as Ledger
+    from .result import TrainResult as TrainResult
+    from .routines import GradientDescent as GradientDescent
+    from .routines import Routine as Routine
+    from .training import RoundInfo as RoundInfo
+    from .training import Training as Training
+    from .training import TrainState as TrainState
+
+_HOMES = {
+    "cohort": ["Cohort", "LocalCohort"],
+    "errors": [
+        "BudgetExceeded",
+        "CheckpointError",
+        "Diff2Error",
+        "GradientFallbackWarning",
+        "InvalidArgument",
+        "LedgerError",
+        "PrivacyLeakError",
+        "PrivacyLeakWarning",
+        "UnsupportedModel",
+        "WeakDeltaWarning",
+    ],
+    "estimators": ["DPGD", "GD", "Algorithm", "Diff2"],
+    "models": ["mlp"],
+    "plans": ["Plan", "plan"],
+    "preparation": ["prepare", "train"],
+    "privacy": ["Budget", "Guarantee", "Ledger"],
+    "result": ["TrainResult"],
+    "routines": ["GradientDescent", "Routine"],
+    "training": ["RoundInfo", "Training", "TrainState"],
+}
+_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [*_MODULE_OF, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'diff2' has no attribute {name!r}")
+    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

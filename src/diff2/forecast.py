@@ -9,8 +9,8 @@ from typing import Any
 
 from .errors import InvalidArgument
 from .estimators import DPGD, Algorithm, Diff2
-from .plan import Plan, plan
 from .planner import TYPICAL_RHO, Outlook, cycle_growth, outlook
+from .plans import Plan, plan
 from .privacy import Budget
 from .routines import GradientDescent
 from .runfile import RunFile

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from ._validate import at_least, positive
 from .estimators import DPGD, Diff2
-from .plan import plan
+from .plans import plan
 from .privacy import Budget
 
 TYPICAL_RHO = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)

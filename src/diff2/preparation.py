@@ -24,7 +24,7 @@ from .estimators import Algorithm
 from .gradients import Engine, build_engine
 from .losses import check_targets, resolve_loss
 from .metrics import ExactMetrics
-from .plan import Plan, plan
+from .plans import Plan, plan
 from .privacy import Budget, Ledger, Mechanism, NoiseSource
 from .privacy.mechanism import ADJACENCY
 from .result import TrainResult

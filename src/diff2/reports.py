@@ -12,8 +12,8 @@ from .console import show_facts, show_guarantee, show_line, show_rows, upward
 if TYPE_CHECKING:
     from .demo import DemoReport
     from .forecast import Forecast
-    from .plan import Plan
     from .planner import Outlook, Prediction
+    from .plans import Plan
     from .privacy import Budget, Ledger
     from .runs import FinishedRun
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ._types import Vector
-from .plan import Plan
+from .plans import Plan
 from .privacy import Ledger
 from .privacy.accounting import epsilon_path
 

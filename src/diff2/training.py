@@ -21,7 +21,7 @@ from .cohort import Cohort
 from .estimators import Request
 from .gradients import Engine
 from .metrics import ExactMetrics
-from .plan import Plan
+from .plans import Plan
 from .privacy import Mechanism
 from .progress import progress_bar
 from .result import TrainResult, history_table
