@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 
 def interleaved(rounds: dict[str, Callable[[], object]], seconds: float = 4.0) -> dict[str, float]:
@@ -31,8 +33,6 @@ def peak_memory(case: str, contestant: str | None) -> float:
 
 
 def _main(case_name: str, contestant: str) -> None:
-    import resource
-
     from .cases import CASES
     from .contestants import CONTESTANTS
 
@@ -41,7 +41,8 @@ def _main(case_name: str, contestant: str) -> None:
         one_round = CONTESTANTS[contestant](case)
         for _ in range(3):
             one_round()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    status = Path("/proc/self/status").read_text(encoding="utf-8")  # unlike getrusage, not that of the parent
+    print(int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ ALLOWED = {
     "clients": {"losses"},
     "cohort": {"clients", "gradients", "privacy"},
     "estimators": {"cohort", "privacy", "routines"},
-    "plan": {"cohort", "estimators", "privacy"},
+    "plans": {"cohort", "estimators", "privacy"},
 }
 TOP = {"cli", "__main__"}
 
@@ -78,7 +78,7 @@ def test_every_part_of_the_table_exists():
     ("source", "expected"),
     [
         ("from ..privacy import Ledger", {"privacy"}),
-        ("from .. import plan", {"plan"}),
+        ("from .. import plan", {"plans"}),
         ("from .ghost import GhostEngine", {"gradients"}),
         ("import diff2.cli", {"cli"}),
         ("from diff2 import train", {"train"}),
