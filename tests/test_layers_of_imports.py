@@ -78,7 +78,7 @@ def test_every_part_of_the_table_exists():
     ("source", "expected"),
     [
         ("from ..privacy import Ledger", {"privacy"}),
-        ("from .. import plan", {"plans"}),
+        ("from .. import plans", {"plans"}),
         ("from .ghost import GhostEngine", {"gradients"}),
         ("import diff2.cli", {"cli"}),
         ("from diff2 import train", {"train"}),
