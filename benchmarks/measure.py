@@ -11,17 +11,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 
+BURST = 4
+
+
 def interleaved(rounds: dict[str, Callable[[], object]], seconds: float = 4.0) -> dict[str, float]:
-    """Return the median time of each, in seconds. They take turns, so that a slow moment hits all alike."""
-    for one_round in rounds.values():
-        one_round()
+    """Return the median time of each, in seconds.
+
+    They take turns, so that a slow moment hits all alike. A turn is a burst of rounds of which the first is not counted:
+    in training, a round finds in the processor's cache what the same round left there, not what another method left.
+    """
     times: dict[str, list[float]] = {name: [] for name in rounds}
     end = time.perf_counter() + seconds * len(rounds)
-    while time.perf_counter() < end or len(next(iter(times.values()))) < 3:
+    while time.perf_counter() < end or len(next(iter(times.values()))) < 2 * BURST:
         for name, one_round in rounds.items():
-            began = time.perf_counter()
             one_round()
-            times[name].append(time.perf_counter() - began)
+            for _ in range(BURST):
+                began = time.perf_counter()
+                one_round()
+                times[name].append(time.perf_counter() - began)
     return {name: statistics.median(values) for name, values in times.items()}
 
 

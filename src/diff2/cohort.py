@@ -71,6 +71,7 @@ class LocalCohort:
         self._engine = engine
         self._sizes = tuple(client.size for client in clients)
         self._records_in_mean = effective_records(self._sizes, weighting)
+        self._rounding = rounding_allowance(engine.flat.dtype)
         self._mask_source = mask_source
         self._cache = FeatureCache()
         flat = engine.flat
@@ -107,8 +108,7 @@ class LocalCohort:
 
     def _mean(self, total: Vector, radius: float) -> BoundedMean:
         count = self._records_in_mean
-        rounding = rounding_allowance(self._engine.flat.dtype)
-        return BoundedMean(total / count, sensitivity=2 * radius / count, clip=radius, rounding=rounding)
+        return BoundedMean(total / count, sensitivity=2 * radius / count, clip=radius, rounding=self._rounding)
 
     def _masks(self, round: int) -> Masks | None:
         source = self._mask_source
