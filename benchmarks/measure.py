@@ -10,15 +10,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-
 BURST = 4
 
 
 def interleaved(rounds: dict[str, Callable[[], object]], seconds: float = 4.0) -> dict[str, float]:
     """Return the median time of each, in seconds.
 
-    They take turns, so that a slow moment hits all alike. A turn is a burst of rounds of which the first is not counted:
-    in training, a round finds in the processor's cache what the same round left there, not what another method left.
+    They take turns, so that a slow moment hits all alike. A turn is a burst of rounds of which the first is not
+    counted: in training, a round finds in the processor's cache what the same round left there, and nothing else.
     """
     times: dict[str, list[float]] = {name: [] for name in rounds}
     end = time.perf_counter() + seconds * len(rounds)
