@@ -415,6 +415,14 @@ def test_an_operation_in_place_that_the_tried_records_do_not_show_gives_right_gr
     assert_right_gradients(engine, case)
 
 
+def test_a_layer_called_with_a_named_argument_gets_a_slower_engine():
+    model = from_function(lambda self, x: self.out(input=torch.tanh(x)), out=nn.Linear(3, 1))
+    case = vectors(model, 3)
+    with pytest.warns(GradientFallbackWarning, match="cannot run it"):
+        engine, _ = build(case)
+    assert_right_gradients(engine, case)
+
+
 def test_layers_called_in_another_order_than_defined_keep_the_fast_engine():
     model = from_function(
         lambda self, x: self.out(torch.tanh(self.second(torch.tanh(self.first(x))))),

@@ -95,12 +95,12 @@ def build_engine(
             if _agrees(ghost, loop, records, masks):
                 return ghost, stochastic
             reason = "its layers are not used in the plain way (shared, or functionally)"
-        except RuntimeError as error:
+        except (RuntimeError, IndexError, TypeError) as error:  # for example a layer called with named arguments
             reason = f"the fast engine cannot run it ({_first_line(error)})"
     engine: Engine = VmapEngine(module, loss, **options)  # type: ignore[arg-type]
     try:
         fine = _agrees(engine, loop, records, masks)
-    except RuntimeError:
+    except (RuntimeError, ValueError):
         fine = False
     if not fine:
         engine = loop
