@@ -1,8 +1,8 @@
 """An audit from outside: train with a worst-case record and with its opposite, and measure what tells them apart.
 
 The canary's gradient and difference are as long as clipping allows in every round, and point one way in one world and
-the opposite way in the other. The best test statistic of somebody who sees every release then has a distance of exactly mu
-between the worlds, in units of its deviation. If the library added less noise than its ledger says, it would be more.
+the opposite way in the other. The best statistic of somebody who sees every release then differs between the worlds by
+exactly mu of its deviations. If the library added less noise than its ledger says, it would be more.
 """
 
 import dataclasses
