@@ -58,24 +58,14 @@ class Linear(Rule):
         """Da (x) g + a (x) dg, and dg for the bias."""
         if self.weight is None:
             return joined(None, self._bias_term(dg))
-        if g.shape[1] == 1:
-            return self._one_output(da, g, a, dg, self.weight)
         bias = self._bias_term(dg)
+        if g.shape[1] == 1:  # the gradient is no wider than its factors: write it out
+            written = torch.mul(da, g, out=self._buffer("written", da)).addcmul_(a, dg)
+            return joined(self.explicit(written, self.weight), bias)
         magnitude = (self._square(da) * self._square(g)).addcmul_(self._square(a), self._square(dg))
         cross = self._dot(da, a) * self._dot(g, dg)
         norm = magnitude.add(cross, alpha=2).clamp_(min=0)
         return joined(self._outer_pairs([(g, da), (dg, a)], norm, magnitude), bias)
-
-    def _one_output(self, da: Tensor, g: Tensor, a: Tensor, dg: Tensor, weight: slice) -> Term:
-        """One output: the gradient is no wider than its factors, so it is written out, the bias as its last column."""
-        if self.bias is None or self.bias.start != weight.stop:
-            written = torch.mul(da, g, out=self._buffer("written", da)).addcmul_(a, dg)
-            return joined(self.explicit(written, weight), self._bias_term(dg))
-        width = a.shape[1]
-        written = self._buffer("written", a, width + 1)
-        torch.mul(da, g, out=written[:, :width]).addcmul_(a, dg)
-        written[:, width:] = dg
-        return self.explicit(written, slice(weight.start, self.bias.stop))
 
     def _outer_pairs(self, pairs: list[tuple[Tensor, Tensor]], norm: Tensor, magnitude: Tensor) -> Term:
         """Return the term of a sum of products of rows.

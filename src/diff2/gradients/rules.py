@@ -122,9 +122,9 @@ class Rule:
 
         return Term(norm.add(magnitude, alpha=slack), add_sum)
 
-    def _buffer(self, name: str, like: Tensor, width: int | None = None) -> Tensor:
+    def _buffer(self, name: str, like: Tensor) -> Tensor:
         """Return memory of this shape that is used again and again: fresh pages cost more than the sums."""
-        key = (name, *like.shape) if width is None else (name, like.shape[0], width)
+        key = (name, *like.shape)
         buffer = self._buffers.get(key)
         if buffer is None:
             if len(self._buffers) > 16:  # chunks of ever other sizes: do not keep them all
