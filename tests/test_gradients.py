@@ -371,6 +371,30 @@ def test_features_of_another_iterate_are_not_used():
     assert torch.equal(value, engine.clipped_difference_sum(params, previous, case.records, 0.1))
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_features_of_an_interrupted_pass_are_not_used(known):
+    """Ctrl-C in the middle of a round leaves features of two iterates; the round done again must not mix them."""
+    case = make_case("mlp")
+    params = start_of(case.model)
+    previous, other = step_from(params, 0.1), step_from(params, 0.2)
+
+    def loss(outputs, targets):
+        loss.calls += 1
+        if loss.calls == loss.fails_at:
+            raise KeyboardInterrupt
+        return squared(outputs, targets)
+
+    loss.calls, loss.fails_at = 0, -1
+    engine, cache = GhostEngine(case.model, loss, case.records, chunk_rows=4), FeatureCache()
+    cached = previous if known else other
+    engine.clipped_gradient_sum(cached, case.records, 1.0, cache=cache)
+    loss.fails_at = loss.calls + (2 if known else 4)  # in the second chunk
+    with pytest.raises(KeyboardInterrupt):
+        engine.clipped_difference_sum(params, previous, case.records, 0.1, cache=cache)
+    value = engine.clipped_difference_sum(params, cached, case.records, 0.1, cache=cache)
+    assert torch.equal(value, engine.clipped_difference_sum(params, cached, case.records, 0.1))
+
+
 @pytest.mark.parametrize("engine_type", [VmapEngine, LoopEngine])
 def test_slow_engines_need_no_cache(engine_type):
     case = make_case("mlp", count=4)

@@ -252,6 +252,16 @@ def test_automatic_mixed_precision_is_refused():
         build_engine(case.model.float(), squared, case.inputs.float(), case.targets.float())
 
 
+def test_mixed_precision_inside_the_model_is_refused():
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.out(x)
+
+    case = vectors(from_function(forward, out=nn.Linear(3, 1)), 3)
+    with pytest.raises(UnsupportedModel, match="autocast"):
+        build_engine(case.model.float(), squared, case.inputs.float(), case.targets.float())
+
+
 # Accepted, with a slower engine
 
 

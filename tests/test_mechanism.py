@@ -7,10 +7,10 @@ import pytest
 import scipy.stats
 import torch
 
-from diff2.errors import BudgetExceeded
-from diff2.privacy import BoundedMean, Mechanism, NoiseSource
+from diff2.errors import BudgetExceeded, LedgerError
+from diff2.privacy import BoundedMean, Ledger, Mechanism, NoiseSource
 from diff2.privacy.mechanism import GRID_BITS
-from helpers import in_memory_ledger
+from helpers import in_memory_ledger, ledger_header
 
 DIMENSION = 100_000
 
@@ -31,6 +31,15 @@ def test_noise_has_the_stated_scale(sensitivity, multiplier, factor, is_right):
     noise = release(sensitivity=sensitivity, multiplier=multiplier).value
     scale = sensitivity * multiplier * factor
     assert (scipy.stats.kstest(noise, scipy.stats.norm(scale=scale).cdf).pvalue > 0.01) == is_right
+
+
+def test_a_sensitivity_for_another_adjacency_is_refused_and_nothing_is_written():
+    ledger = in_memory_ledger()
+    mechanism = Mechanism(ledger, NoiseSource.from_seed(1))
+    mean = BoundedMean(torch.zeros(3, dtype=torch.float64), sensitivity=0.1, clip=1.0, adjacency="add-or-remove-one")
+    with pytest.raises(LedgerError, match="add-or-remove-one"):
+        mechanism.gaussian(mean, 3.0, round=1, purpose="gradient")
+    assert len(ledger) == 0
 
 
 def test_noise_is_centred_on_the_value():
@@ -124,11 +133,11 @@ def test_the_line_is_in_the_ledger_before_the_value_leaves(sensitivity, multipli
         def gaussian(self, *arguments):
             raise AssertionError("noise was drawn before the release was on the books")
 
-    class BrokenLedger:
+    class BrokenLedger(Ledger):
         def record(self, entry):
             raise FullDisk
 
-    mechanism = Mechanism(BrokenLedger(), Untouchable(b"", private=False))
+    mechanism = Mechanism(BrokenLedger(ledger_header()), Untouchable(b"", private=False))
     with pytest.raises(FullDisk):
         mechanism.gaussian(
             BoundedMean(torch.zeros(3, dtype=torch.float64), sensitivity, 1.0), multiplier, round=1, purpose="gradient"

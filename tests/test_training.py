@@ -141,6 +141,17 @@ def test_dropout_trains_and_a_seed_repeats_it():
     assert torch.equal(first, second)
 
 
+def test_dropout_and_exact_metrics_leave_the_global_generator_alone():
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 1))
+    before = torch.get_rng_state()
+    with pytest.warns(diff2.PrivacyLeakWarning):
+        result = train(model=model, seed=4, metrics_every=3, holdout=data(30, seed=3))
+    assert torch.equal(before, torch.get_rng_state())
+    x, y = data()
+    model = result.model.eval()
+    assert result.history["train_loss"].iloc[-1] == pytest.approx((model(x) - y).square().mean().item(), rel=1e-5)
+
+
 def test_classification_learns():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3000, 2, generator=generator)

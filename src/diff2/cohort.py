@@ -82,7 +82,7 @@ class LocalCohort:
             torch.full((size,), share, dtype=flat.dtype, device=flat.device)
             for size, share in zip(self._sizes, relative, strict=True)
         ]
-        self._records = Records(
+        self.records = Records(
             _joined([client.inputs for client in clients]),
             _joined([client.targets for client in clients]),
             torch.cat(weights),
@@ -94,7 +94,7 @@ class LocalCohort:
 
     def clipped_gradient(self, params: Vector, radius: float, *, round: int, remember: bool = True) -> BoundedMean:
         total = self._engine.clipped_gradient_sum(
-            params, self._records, radius, cache=self._cache, masks=self._masks(round), remember=remember
+            params, self.records, radius, cache=self._cache, masks=self._masks(round), remember=remember
         )
         return self._mean(total, radius)
 
@@ -102,9 +102,16 @@ class LocalCohort:
         if radius == 0:  # equal iterates: the difference is zero for every data set
             return self._mean(torch.zeros(len(self._engine.flat), dtype=torch.float64, device=params.device), 0.0)
         total = self._engine.clipped_difference_sum(
-            params, previous, self._records, radius, cache=self._cache, masks=self._masks(round)
+            params, previous, self.records, radius, cache=self._cache, masks=self._masks(round)
         )
         return self._mean(total, radius)
+
+    def exact_gradient(self, params: Vector) -> Vector:
+        """Return the mean gradient without clipping and noise. **Leaks**: for experiments on public data only."""
+        masks = None if self._mask_source is None else Masks(b"exact")
+        return (
+            self._engine.clipped_gradient_sum(params, self.records, float("inf"), masks=masks) / self._records_in_mean
+        )
 
     def _mean(self, total: Vector, radius: float) -> BoundedMean:
         count = self._records_in_mean

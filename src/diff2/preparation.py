@@ -119,10 +119,7 @@ def prepare(
     _check_all_targets(engine, loss_function, people)
     leaks = _declare_leaks(budget, metrics_every, holdout, leaks, strict)
     start = engine.flat.vector.clone()
-    metrics = None
-    if metrics_every is not None:
-        held = None if holdout is None else as_pair("holdout", holdout, loss_function, dtype=dtype, device=where)
-        metrics = ExactMetrics(engine, loss_function, people, weighting, metrics_every, held)
+    held = None if holdout is None else as_pair("holdout", holdout, loss_function, dtype=dtype, device=where)
 
     header = _header(noise_plan, engine, seed, leaks)
     settings = {
@@ -142,9 +139,13 @@ def prepare(
     noise = _noise(seed, found)
     tag = b"" if folder is None else _tag(folder, noise, people, found)
     ledger = _open_ledger(folder, header, found)
+    cohort = LocalCohort(engine, people, weighting=weighting, mask_source=noise if stochastic else None)
+    metrics = None
+    if metrics_every is not None:
+        metrics = ExactMetrics(engine.flat, loss_function, cohort, weighting, metrics_every, held)
     return Training(
         plan=noise_plan,
-        cohort=LocalCohort(engine, people, weighting=weighting, mask_source=noise if stochastic else None),
+        cohort=cohort,
         mechanism=Mechanism(ledger, noise),
         engine=engine,
         start=start,
@@ -171,7 +172,7 @@ def _placement(
 
 
 def _check_all_targets(engine: Engine, loss: Loss, people: list[Client]) -> None:
-    with torch.no_grad():
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout must not advance the caller's generator
         shape = engine.flat.module(people[0].inputs[:1]).shape
     for client in people:
         check_targets(loss, client.targets, shape)

@@ -96,9 +96,10 @@ class GhostEngine:
         known: dict[int, list[Feature]] = {}
         if cache is not None and cache.holds(previous):
             known = cache.chunks
-            cache.params = None  # until the pass is complete, the chunks belong to two iterates
         else:
             self._before.flat.load(previous)
+        if cache is not None:
+            cache.params = None  # until the pass is complete, the chunks belong to two iterates
         out = self._zero_sum()
         for index, chunk in enumerate(records.chunks(self.chunk_rows)):
             before = known.get(index)

@@ -86,9 +86,9 @@ def build_engine(
     reason = _no_rule(loop.flat.module) or _no_record_losses(loop, loss, records, masks)
     if may_mix:
         reason = (
-            "it cannot be seen whether it mixes records (it draws random numbers outside of dropout layers, or all "
+            "it cannot be seen whether it mixes records, so each is computed alone (it draws random numbers outside of "
+            "dropout layers, or all records tried are alike)"
         )
-        reason += "records tried are alike), so each is computed alone"
     if reason is None:
         try:
             ghost = GhostEngine(module, loss, records, **options)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from .._types import Vector
-from ..errors import BudgetExceeded
+from ..errors import BudgetExceeded, LedgerError
 from .ledger import Ledger, ReleaseEntry
 from .noise import NoiseSource
 
@@ -63,6 +63,11 @@ class Mechanism:
     def gaussian(self, mean: BoundedMean, multiplier: float, *, round: int, purpose: str) -> Release:
         """Write the ledger line, then return ``mean.value`` plus noise of deviation multiplier * sensitivity."""
         dimension = mean.value.numel()
+        if mean.adjacency != self.ledger.header["adjacency"]:
+            raise LedgerError(
+                f"the {purpose} of round {round} has its sensitivity for {mean.adjacency!r}, the ledger prices "
+                f"{self.ledger.header['adjacency']!r}; nothing was released. State both for the same adjacency"
+            )
         if multiplier > 0 and not math.isfinite(mean.sensitivity):
             raise BudgetExceeded(
                 f"the {purpose} of round {round} has no finite sensitivity (clip={mean.clip}), so no noise can hide a "
