@@ -26,20 +26,39 @@ if TYPE_CHECKING:
     from .errors import UnsupportedModel as UnsupportedModel
     from .errors import WeakDeltaWarning as WeakDeltaWarning
     from .estimators import DPGD as DPGD
+    from .estimators import DPSGD as DPSGD
+    from .estimators import DPSRM as DPSRM
     from .estimators import GD as GD
+    from .estimators import SRNSGD as SRNSGD
     from .estimators import Algorithm as Algorithm
     from .estimators import Diff2 as Diff2
+    from .estimators import DPFedAvg as DPFedAvg
+    from .estimators import DPScaffold as DPScaffold
+    from .estimators import DriftDiff2 as DriftDiff2
+    from .estimators import FusedDiff2 as FusedDiff2
+    from .estimators import RecursiveDiff2 as RecursiveDiff2
     from .models import mlp as mlp
     from .plans import Plan as Plan
     from .plans import plan as plan
+    from .population import Batch as Batch
+    from .population import Population as Population
     from .preparation import prepare as prepare
     from .preparation import train as train
     from .privacy import Budget as Budget
     from .privacy import Guarantee as Guarantee
     from .privacy import Ledger as Ledger
     from .result import TrainResult as TrainResult
+    from .rounds import Estimate as Estimate
+    from .rounds import Round as Round
+    from .routines import Adam as Adam
+    from .routines import Averaging as Averaging
+    from .routines import BVRLocalSGD as BVRLocalSGD
     from .routines import GradientDescent as GradientDescent
+    from .routines import Momentum as Momentum
+    from .routines import Nesterov as Nesterov
+    from .routines import NormalizedDescent as NormalizedDescent
     from .routines import Routine as Routine
+    from .routines import TorchOptimizer as TorchOptimizer
     from .training import RoundInfo as RoundInfo
     from .training import Training as Training
     from .training import TrainState as TrainState
@@ -58,13 +77,38 @@ _HOMES = {
         "UnsupportedModel",
         "WeakDeltaWarning",
     ],
-    "estimators": ["DPGD", "GD", "Algorithm", "Diff2"],
+    "estimators": [
+        "DPGD",
+        "DPSGD",
+        "DPSRM",
+        "GD",
+        "SRNSGD",
+        "Algorithm",
+        "DPFedAvg",
+        "DPScaffold",
+        "Diff2",
+        "DriftDiff2",
+        "FusedDiff2",
+        "RecursiveDiff2",
+    ],
     "models": ["mlp"],
     "plans": ["Plan", "plan"],
+    "population": ["Batch", "Population"],
     "preparation": ["prepare", "train"],
     "privacy": ["Budget", "Guarantee", "Ledger"],
     "result": ["TrainResult"],
-    "routines": ["GradientDescent", "Routine"],
+    "routines": [
+        "Adam",
+        "Averaging",
+        "BVRLocalSGD",
+        "GradientDescent",
+        "Momentum",
+        "Nesterov",
+        "NormalizedDescent",
+        "Routine",
+        "TorchOptimizer",
+    ],
+    "rounds": ["Estimate", "Round"],
     "training": ["RoundInfo", "Training", "TrainState"],
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -10,16 +10,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from .clients import Client
 from .errors import CheckpointError
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Checkpoint(NamedTuple):
@@ -70,7 +69,7 @@ def require_same(path: Path, mine: Mapping[str, Any], theirs: Mapping[str, Any])
             )
 
 
-def records_tag(key: bytes, clients: list[Client]) -> bytes:
+def records_tag(key: bytes, clients: Sequence[Iterable[torch.Tensor]]) -> bytes:
     """Return a hash of all records that says nothing without the key."""
     digest = hmac.new(key, digestmod=hashlib.blake2b)
     for client in clients:

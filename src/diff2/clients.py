@@ -48,6 +48,32 @@ def as_clients(clients: Any, loss: Loss, *, dtype: torch.dtype, device: torch.de
     return checked
 
 
+def as_owners(groups: Any, clients: Sequence[Client]) -> list[Tensor]:
+    """Return for each client one whole number a record, the same for records of one owner.
+
+    Args:
+        groups: for each client an array of owners, of numbers or texts; for a single client also its array alone.
+    """
+    if len(clients) == 1 and not (isinstance(groups, list | tuple) and len(groups) == 1 and np.ndim(groups[0]) == 1):
+        groups = [groups]
+    if not isinstance(groups, list | tuple) or len(groups) != len(clients):
+        raise InvalidArgument(
+            f"expected groups to be a list with one array for each of the {len(clients)} clients, got "
+            f"{type(groups).__name__}" + (f" of {len(groups)}" if hasattr(groups, "__len__") else "")
+        )
+    numbers = []
+    for p, (owners, client) in enumerate(zip(groups, clients, strict=True)):
+        values = np.asarray(owners.cpu() if isinstance(owners, Tensor) else owners)
+        if values.shape != (client.size,):
+            raise InvalidArgument(
+                f"groups[{p}] has shape {values.shape}, its client {client.size} records; give one owner a record"
+            )
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise InvalidArgument(f"groups[{p}] holds records without an owner; give each record one")
+        numbers.append(torch.from_numpy(np.unique(values, return_inverse=True)[1].astype(np.int64)))
+    return numbers
+
+
 def as_pair(name: str, pair: Any, loss: Loss, *, dtype: torch.dtype, device: torch.device) -> Client:
     """Return one checked pair, for example held-out records."""
     return _as_client(name, pair, loss, dtype, device)

@@ -46,7 +46,7 @@ class ExactMetrics:
         return metrics
 
     def _objective(self) -> float:
-        sizes, records = list(self._cohort.sizes), self._cohort.records
+        sizes, records = list(self._cohort.population.sizes), self._cohort.records
         parts = zip(records.inputs.split(sizes), records.targets.split(sizes), strict=True)
         losses = [self._total(inputs, targets) for inputs, targets in parts]
         if self._by_client:

@@ -28,6 +28,7 @@ from ._validate import at_least, positive
 from .estimators import DPGD, Diff2
 from .plans import plan
 from .privacy import Budget
+from .rounds import DIFFERENCE, GRADIENT
 
 TYPICAL_RHO = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 
@@ -141,7 +142,8 @@ def outlook(
     def prediction(T: int, share: float, relative: float) -> Prediction:
         return Prediction(T, None if T == 1 else 1 / share, relative, relative * unit)
 
-    share, T = 1 / algorithm.budget_split, min(algorithm.restart_interval, rounds)
+    shares, T = algorithm.shares(), min(algorithm.restart_interval, rounds)
+    share = shares[GRADIENT] / (shares[GRADIENT] + shares[DIFFERENCE])
     return Outlook(
         rho=rho,
         dpgd=prediction(1, 1.0, 1.0),

@@ -11,19 +11,18 @@ r"""The plan of a run: how much noise, and what it costs. Touches no data.
 from __future__ import annotations
 
 import warnings
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from ._validate import at_least
-from .cohort import effective_records
 from .errors import InvalidArgument, WeakDeltaWarning
-from .estimators import DIFFERENCE, GRADIENT, Algorithm
-from .privacy import Budget, ReleaseGroup, calibrate, epsilon_of
-
-LOCAL = "local"  # purpose of a release of a local step; its sigma is the paper's sigma_3
+from .estimators import Algorithm
+from .population import Exposure, Population
+from .privacy import Budget, Kind, Spend, calibrate, total_epsilon
+from .privacy.calibration import Profile
+from .privacy.composition import FULL, by_exposure, gaussian_mu, profiles
+from .rounds import DIFFERENCE, GRADIENT, LOCAL, Planned
 
 
 class PlannedRelease(NamedTuple):
@@ -32,6 +31,12 @@ class PlannedRelease(NamedTuple):
     round: int
     purpose: str
     multiplier: float  # noise deviation / sensitivity
+    exposure: Exposure  # how a unit shows in it
+
+    @property
+    def spend(self) -> Spend:
+        """The release as the accountant sees it."""
+        return Spend(self.multiplier, self.exposure.sampling, self.exposure.rate, self.exposure.members)
 
 
 @dataclass(frozen=True)
@@ -40,20 +45,36 @@ class Plan:
 
     algorithm: Algorithm
     budget: Budget
-    client_sizes: tuple[int, ...]
-    weighting: str
+    population: Population
     accounting: str
     multipliers: Mapping[str, float]
 
+    @property
+    def client_sizes(self) -> tuple[int, ...]:
+        return self.population.sizes
+
+    @property
+    def weighting(self) -> str:
+        return self.population.weighting
+
     @cached_property
     def releases(self) -> tuple[PlannedRelease, ...]:
-        """Every release, in order."""
-        return tuple(PlannedRelease(r, kind, self.multipliers[kind]) for r, kind in self.algorithm.schedule())
+        """Every release, in order. Where noise is chosen on the way: as it would be with regular restarts."""
+        return tuple(
+            PlannedRelease(r, planned.purpose, self.multipliers[planned.purpose] * planned.factor, planned.exposure)
+            for r, planned in _planned(self.algorithm, self.population)
+        )
 
     @cached_property
     def epsilon(self) -> float:
         """What the releases cost together, at ``budget.delta``."""
-        return epsilon_of((release.multiplier for release in self.releases), self.budget.delta)
+        return total_epsilon((release.spend for release in self.releases), self.budget.delta)
+
+    @cached_property
+    def mu(self) -> float:
+        """The GDP parameter of the full Gaussian releases, for whoever is exposed most; infinity without noise."""
+        spends = [release.spend for release in self.releases if release.exposure.sampling == FULL]
+        return max(gaussian_mu(profile) for profile in profiles(spends))
 
     @property
     def sigma_1(self) -> float | None:
@@ -73,7 +94,8 @@ class Plan:
     def _sigma(self, purpose: str) -> float | None:
         if purpose not in self.multipliers:
             return None
-        return 2 * self.multipliers[purpose] / effective_records(self.client_sizes, self.weighting)
+        widest = max(release.exposure.sensitivity for release in self.releases if release.purpose == purpose)
+        return self.multipliers[purpose] * widest
 
 
 def plan(
@@ -83,6 +105,9 @@ def plan(
     *,
     weighting: str = "clients",
     accounting: str = "exact",
+    unit: str = "record",
+    clients_per_round: int | None = None,
+    client_order: str = "round_robin",
 ) -> Plan:
     """Return the noise that makes ``algorithm`` keep ``budget`` on clients of these sizes.
 
@@ -90,23 +115,47 @@ def plan(
         client_sizes: the number of records of each client.
         weighting: ``"clients"``, the mean of the clients' means; ``"records"``, the mean over all records.
         accounting: ``"exact"``, or ``"paper"`` for the closed forms of the paper, which need more noise.
+        unit: what is protected: a ``"record"``, an ``"owner"`` of several records, a ``"client"`` with all its records.
+        clients_per_round: how many clients take part in a round; None: all.
+        client_order: ``"round_robin"`` in a shuffled public order, or, for ``unit="client"``, ``"random"``.
     """
     if not isinstance(budget, Budget):
         raise InvalidArgument(f"expected budget to be a diff2.Budget, got {type(budget).__name__}")
+    if not hasattr(algorithm, "estimate"):
+        raise InvalidArgument(f"expected algorithm to be one of diff2's algorithms, got {type(algorithm).__name__}")
     sizes = tuple(int(size) for size in client_sizes)
-    at_least("number of clients", len(sizes), 1)
-    for p, size in enumerate(sizes):
-        at_least(f"client_sizes[{p}]", size, 1)
-    effective_records(sizes, weighting)
-    if budget.private:
-        algorithm.check_bounded()
-        if budget.delta > 1 / sum(sizes):
-            warnings.warn(
-                f"delta={budget.delta:g} is larger than 1/{sum(sizes)}, one over the number of records: the guarantee "
-                "would allow to publish a record chosen at random. Choose a smaller delta",
-                WeakDeltaWarning,
-                stacklevel=2,
+    population = Population(sizes, weighting, unit, clients_per_round, client_order, algorithm.adjacency)
+    algorithm.check(population, budget.private)
+    algorithm.routine.check(population, budget.private)
+    if budget.private and budget.delta > 1 / population.units:
+        warnings.warn(
+            f"delta={budget.delta:g} is larger than 1/{population.units}, one over the number of {unit}s: the "
+            f"guarantee would allow to publish a {unit} chosen at random. Choose a smaller delta",
+            WeakDeltaWarning,
+            stacklevel=2,
+        )
+    multipliers = calibrate(_profiles(algorithm, population), algorithm.shares(), budget, accounting)
+    return Plan(algorithm, budget, population, accounting, multipliers)
+
+
+def _planned(algorithm: Algorithm, population: Population) -> Iterator[tuple[int, Planned]]:
+    for r in range(1, algorithm.rounds + 1):
+        for planned in algorithm.releases(r, population):
+            yield r, planned
+        for planned in algorithm.routine.releases(r, population):
+            yield r, planned
+
+
+def _profiles(algorithm: Algorithm, population: Population) -> list[Profile]:
+    """Return what units are exposed to: one profile for all, or one for each client or part where they differ."""
+    return [
+        *by_exposure(
+            (
+                Kind(
+                    planned.purpose, planned.exposure.sampling, planned.exposure.rate, planned.factor, planned.padding
+                ),
+                planned.exposure.members,
             )
-    counts = Counter(purpose for _, purpose in algorithm.schedule())
-    groups = [ReleaseGroup(purpose, counts[purpose], share) for purpose, share in algorithm.shares().items()]
-    return Plan(algorithm, budget, sizes, weighting, accounting, calibrate(groups, budget, accounting))
+            for _, planned in _planned(algorithm, population)
+        )
+    ]

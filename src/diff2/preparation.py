@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from . import checkpoint as checkpoints
 from ._types import Loss
 from ._validate import at_least, one_of
 from .checkpoint import Checkpoint
-from .clients import Client, as_clients, as_pair
+from .clients import Client, as_clients, as_owners, as_pair
 from .cohort import LocalCohort
 from .errors import CheckpointError, InvalidArgument, leak
 from .estimators import Algorithm
@@ -26,7 +26,6 @@ from .losses import check_targets, resolve_loss
 from .metrics import ExactMetrics
 from .plans import Plan, plan
 from .privacy import Budget, Ledger, Mechanism, NoiseSource
-from .privacy.mechanism import ADJACENCY
 from .result import TrainResult
 from .training import Callback, Training, checkpoint_path, ledger_path
 
@@ -51,7 +50,7 @@ def train(
         model: starts from the parameters it has; is not changed.
         loss: ``"squared"``, ``"cross_entropy"``, or a callable (outputs, targets) -> one loss a record.
         clients: a list of (inputs, targets) pairs, one a client; a single pair is one client.
-        algorithm: ``Diff2``, ``DPGD`` or ``GD`` with their settings.
+        algorithm: ``Diff2`` or another algorithm with its settings.
         budget: what the whole run may cost.
         seed: None takes the noise from the operating system. A seed makes the run repeatable and *not private*.
         callbacks: called after each round with (state, info); returning True ends the run.
@@ -82,6 +81,10 @@ def prepare(
     output: str = "last",
     weighting: str = "clients",
     accounting: str = "exact",
+    unit: str = "record",
+    groups: Any = None,
+    clients_per_round: int | None = None,
+    client_order: str = "round_robin",
     dtype: torch.dtype | None = None,
     device: str | torch.device | None = None,
     directory: str | os.PathLike[str] | None = None,
@@ -96,7 +99,10 @@ def prepare(
 
     Args:
         output: ``"last"`` returns x_R; ``"uniform"`` one of x_0, ..., x_{R-1} at random, as in the paper's theorems.
-        weighting, accounting: as in :func:`diff2.plan`.
+        weighting, accounting, clients_per_round, client_order: as in :func:`diff2.plan`.
+        unit: ``"record"``, or ``"client"`` to protect all records of a client together.
+        groups: for each client an array with the owner of each record (numbers or texts): the records of one owner are
+            protected together.
         dtype, device: by default those of the model.
         directory: keeps ledger.jsonl and checkpoint.pt; without it both are in memory only.
         resume: go on with the run in ``directory``, or start it if there is none.
@@ -112,9 +118,20 @@ def prepare(
         raise InvalidArgument(f"expected model to be a torch.nn.Module, got {type(model).__name__}")
     dtype, where = _placement(model, dtype, device)
     people = as_clients(clients, loss_function, dtype=dtype, device=where)
-    noise_plan = plan(algorithm, budget, [client.size for client in people], weighting=weighting, accounting=accounting)
+    owners = None if groups is None else as_owners(groups, people)
+    noise_plan = plan(
+        algorithm,
+        budget,
+        [client.size for client in people],
+        weighting=weighting,
+        accounting=accounting,
+        unit=_unit(unit, owners),
+        clients_per_round=clients_per_round,
+        client_order=client_order,
+    )
+    example = people[0] if owners is None else Client(*(part[:6].unsqueeze(1) for part in people[0]))
     engine, stochastic = build_engine(
-        model, loss_function, *people[0], dtype=dtype, device=where, chunk_rows=chunk_rows
+        model, loss_function, *example, dtype=dtype, device=where, chunk_rows=chunk_rows, **({'grouped': True} if owners else {})
     )  # fmt: skip
     _check_all_targets(engine, loss_function, people)
     leaks = _declare_leaks(budget, metrics_every, holdout, leaks, strict)
@@ -122,6 +139,10 @@ def prepare(
     held = None if holdout is None else as_pair("holdout", holdout, loss_function, dtype=dtype, device=where)
 
     header = _header(noise_plan, engine, seed, leaks)
+    # Where noise is chosen on the way, this bounds it, and is what the run costs.
+    limit = noise_plan.mu if algorithm.adaptive and budget.private else None
+    if limit is not None:
+        header["filter_mu"] = limit
     settings = {
         **header,
         "loss": loss_name,
@@ -137,19 +158,22 @@ def prepare(
     folder = None if directory is None else Path(directory)
     found = _find_checkpoint(folder, resume, settings)
     noise = _noise(seed, found)
-    tag = b"" if folder is None else _tag(folder, noise, people, found)
+    tag = b"" if folder is None else _tag(folder, noise, people, owners, found)
     ledger = _open_ledger(folder, header, found)
-    cohort = LocalCohort(engine, people, weighting=weighting, mask_source=noise if stochastic else None)
+    cohort = LocalCohort(
+        engine, people, noise_plan.population, source=noise, stochastic=stochastic, owners=owners
+    )  # fmt: skip
     metrics = None
     if metrics_every is not None:
         metrics = ExactMetrics(engine.flat, loss_function, cohort, weighting, metrics_every, held)
     return Training(
         plan=noise_plan,
         cohort=cohort,
-        mechanism=Mechanism(ledger, noise),
+        mechanism=Mechanism(ledger, noise, limit=math.inf if limit is None else limit**2),
         engine=engine,
         start=start,
         output_round=algorithm.rounds if output == "last" else noise.integer(algorithm.rounds, "output"),
+        output_step=0 if output == "last" else noise.integer(algorithm.routine.local_steps, "output step"),
         metrics=metrics,
         directory=folder,
         settings=settings,
@@ -198,26 +222,47 @@ def _declare_leaks(
 
 def _header(noise_plan: Plan, engine: Engine, seed: int | None, leaks: tuple[str, ...]) -> dict[str, Any]:
     """Describe the run for the ledger, in plain JSON values."""
-    algorithm, budget = noise_plan.algorithm, noise_plan.budget
-    fields = {name: _plain(value) for name, value in asdict(algorithm).items() if name != "routine"}  # type: ignore[call-overload]
-    routine = {name: _plain(value) for name, value in asdict(algorithm.routine).items()}  # type: ignore[call-overload]
+    algorithm, budget, population = noise_plan.algorithm, noise_plan.budget, noise_plan.population
     return {
         "library": "diff2",
-        "adjacency": ADJACENCY,
-        "unit": "record",
-        "client_sizes": list(noise_plan.client_sizes),
-        "weighting": noise_plan.weighting,
+        "adjacency": population.adjacency,
+        "unit": population.unit,
+        "client_sizes": list(population.sizes),
+        "weighting": population.weighting,
+        "clients_per_round": population.clients_per_round,
+        "client_order": population.client_order,
         "accounting": noise_plan.accounting,
         "budget": {"epsilon": _plain(budget.epsilon), "delta": budget.delta},
-        "algorithm": {"name": algorithm.name, **fields, "routine": {"name": algorithm.routine.name, **routine}},
+        "algorithm": _described(algorithm),
         "dimension": len(engine.flat),
         "seeded": seed is not None,
         "leaks": list(leaks),
     }
 
 
+def _described(settings: Any) -> dict[str, Any]:
+    """Return the name and the fields of an algorithm or a routine, those inside it included, as JSON values."""
+    return {"name": settings.name, **{field.name: _plain(getattr(settings, field.name)) for field in fields(settings)}}
+
+
 def _plain(value: Any) -> Any:
-    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+    if is_dataclass(value) and not isinstance(value, type):
+        return _described(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
+
+
+def _unit(unit: str, owners: list[torch.Tensor] | None) -> str:
+    if owners is None and unit == "owner":
+        raise InvalidArgument("unit='owner' needs groups=..., the owner of each record")
+    if owners is not None and unit == "client":
+        raise InvalidArgument("groups protect owners, unit='client' whole clients; leave one of them out")
+    return unit if owners is None else "owner"
 
 
 def _find_checkpoint(folder: Path | None, resume: bool, settings: dict[str, Any]) -> Checkpoint | None:
@@ -259,10 +304,16 @@ def _noise(seed: int | None, found: Checkpoint | None) -> NoiseSource:
     return NoiseSource.from_system() if seed is None else NoiseSource.from_seed(seed)
 
 
-def _tag(folder: Path, noise: NoiseSource, people: list[Client], found: Checkpoint | None) -> bytes:
+def _tag(
+    folder: Path,
+    noise: NoiseSource,
+    people: list[Client],
+    owners: list[torch.Tensor] | None,
+    found: Checkpoint | None,
+) -> bytes:
     if found is not None and found.complete:
         return found.records_tag  # the key is gone, and nothing more will be released
-    tag = checkpoints.records_tag(noise.key, people)
+    tag = checkpoints.records_tag(noise.key, [*people, *([owners] if owners else [])])
     if found is not None and tag != found.records_tag:
         raise CheckpointError(
             f"{checkpoint_path(folder)} belongs to a run on other records of the same shape; going on would use the "

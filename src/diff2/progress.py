@@ -37,13 +37,14 @@ def progress_bar(rounds: int, *, start: int, show: bool | None, label: str = "tr
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(label, total=rounds, completed=start, epsilon="-")
-        last = 0.0
+        last, pause = 0.0, 0.2
 
         def report(round: int, ledger: Ledger) -> None:
-            nonlocal last
+            nonlocal last, pause
             now = time.monotonic()
-            if now - last > 0.2 or round == rounds:  # pricing the ledger takes longer than a small round
-                last = now
+            if now - last > pause or round == rounds:  # pricing the ledger takes longer than a small round
                 bar.update(task, completed=round, epsilon=f"{ledger.epsilon():.4f}")
+                last = time.monotonic()
+                pause = max(0.2, 20 * (last - now))
 
         yield report

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .forecast import Forecast
     from .planner import Outlook, Prediction
     from .plans import Plan
-    from .privacy import Budget, Ledger
+    from .privacy import Budget, Ledger, Spend
     from .runs import FinishedRun
 
 
@@ -179,27 +179,31 @@ def _error_title(dimension: int | None) -> str:
 
 def _purposes(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
     """Return what was released for which purpose: how often, with which noise, and what it would cost alone."""
-    from .privacy import epsilon_of
+    from .privacy import total_epsilon
 
-    groups: dict[tuple[str, str], list[float]] = {}
+    groups: dict[tuple[str, str, str], list[Spend]] = {}
     for entry in ledger.entries:
-        groups.setdefault((entry.purpose, entry.mechanism), []).append(entry.multiplier)
+        groups.setdefault((entry.purpose, entry.mechanism, entry.sampling), []).append(entry.spend)
     return [
         {
             "purpose": purpose,
             "mechanism": mechanism,
-            "count": len(multipliers),
-            "multiplier_min": min(multipliers),
-            "multiplier_max": max(multipliers),
-            "epsilon_alone": epsilon_of(multipliers, delta),
+            "sampling": sampling,
+            "rate": max(spend.rate for spend in spends),
+            "count": len(spends),
+            "multiplier_min": min(spend.multiplier for spend in spends),
+            "multiplier_max": max(spend.multiplier for spend in spends),
+            "epsilon_alone": total_epsilon(spends, delta),
         }
-        for (purpose, mechanism), multipliers in groups.items()
+        for (purpose, mechanism, sampling), spends in groups.items()
     ]
 
 
 def _purpose_cells(row: Mapping[str, Any]) -> list[str]:
     low, high = f"{row['multiplier_min']:.6g}", f"{row['multiplier_max']:.6g}"
     name = row["purpose"] if row["mechanism"] == "gaussian" else f"{row['purpose']} ({row['mechanism']})"
+    if row["sampling"] != "full":
+        name += f" ({row['sampling']} batches, rate {row['rate']:.3g})"
     multiplier = low if low == high else f"{low} to {high}"
     return [name, f"{row['count']:,}", multiplier, upward(row["epsilon_alone"])]
 

@@ -14,7 +14,6 @@ from torch import nn
 from ._types import Vector
 from .plans import Plan
 from .privacy import Ledger
-from .privacy.accounting import epsilon_path
 
 if TYPE_CHECKING:
     import pandas
@@ -48,6 +47,7 @@ class TrainResult:
             "guarantee": self.ledger.guarantee().to_json(),
             "algorithm": self.ledger.header["algorithm"],
             "weighting": plan.weighting,
+            "unit": plan.population.unit,
             "accounting": plan.accounting,
             "sigma_1": plan.sigma_1,
             "sigma_2": plan.sigma_2,
@@ -68,11 +68,11 @@ class TrainResult:
         return target
 
 
-def history_table(rows: list[dict[str, Any]], delta: float) -> pandas.DataFrame:
+def history_table(rows: list[dict[str, Any]], ledger: Ledger) -> pandas.DataFrame:
     """Return the rounds as a table, with the epsilon spent after each."""
     import pandas
 
     table = pandas.DataFrame(rows)
     if len(table):
-        table.insert(table.columns.get_loc("multiplier") + 1, "epsilon", epsilon_path(table["multiplier"], delta))
+        table.insert(table.columns.get_loc("multiplier") + 1, "epsilon", ledger.epsilon_path(list(table["round"])))
     return table

@@ -15,11 +15,11 @@ from typing import Any
 
 from ._fields import from_table
 from ._validate import at_least, nearest, one_of
-from .cohort import WEIGHTINGS
 from .data import TableSettings
 from .errors import InvalidArgument
 from .estimators import ALGORITHMS, Algorithm
 from .models import ACTIVATIONS
+from .population import CLIENT_ORDERS, WEIGHTINGS
 from .preparation import OUTPUTS
 from .privacy import Budget
 from .privacy.calibration import ACCOUNTINGS
@@ -51,10 +51,12 @@ class PrivacySettings:
     epsilon: float
     delta: float
     accounting: str = "exact"
+    unit: str = "record"  # or "client"; owners of several records: data.group_column
     strict: bool = False
 
     def __post_init__(self) -> None:
         one_of("accounting", self.accounting, ACCOUNTINGS)
+        one_of("unit", self.unit, ("record", "client"))
         Budget(self.epsilon, self.delta)
 
     @property
@@ -67,6 +69,8 @@ class RunSettings:
     """``[run]``: what belongs to no other table. A ``seed`` makes the noise repeatable and the run *not private*."""
 
     weighting: str = "clients"
+    clients_per_round: int | None = None
+    client_order: str = "round_robin"
     output: str = "last"
     dtype: str = "float32"
     seed: int | None = None
@@ -74,9 +78,14 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         one_of("weighting", self.weighting, WEIGHTINGS)
+        one_of("client_order", self.client_order, CLIENT_ORDERS)
         one_of("output", self.output, OUTPUTS)
         one_of("dtype", self.dtype, DTYPES)
-        for name, value, least in (("seed", self.seed, 0), ("metrics_every", self.metrics_every, 1)):
+        for name, value, least in (
+            ("seed", self.seed, 0),
+            ("metrics_every", self.metrics_every, 1),
+            ("clients_per_round", self.clients_per_round, 1),
+        ):
             if value is not None:
                 at_least(name, value, least)
 

@@ -6,9 +6,11 @@ values only. ``diff2.prepare`` builds it, ``diff2.train`` builds and runs it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,13 +20,13 @@ from . import checkpoint as checkpoints
 from ._types import Vector
 from .checkpoint import Checkpoint
 from .cohort import Cohort
-from .estimators import Request
 from .gradients import Engine
 from .metrics import ExactMetrics
 from .plans import Plan
 from .privacy import Mechanism
 from .progress import progress_bar
 from .result import TrainResult, history_table
+from .rounds import Round
 
 CHECKPOINT_SECONDS = 2.0
 
@@ -43,13 +45,15 @@ class RoundInfo(NamedTuple):
     """What happened in a round; a row of ``result.history``."""
 
     round: int
-    purpose: str
+    purpose: str  # of the first release of the round, as all up to ``multiplier``
     mechanism: str
     clip: float
     sensitivity: float
     noise_std: float
     multiplier: float
+    releases: int  # made in this round
     estimate_norm: float  # of v_r
+    estimate_std: float  # of the noise in each coordinate of v_r, known exactly
     step_norm: float  # of x_r - x_{r-1}
     seconds: float
     metrics: dict[str, float]  # exact values; empty unless asked for
@@ -68,6 +72,7 @@ class Training:
     engine: Engine
     start: Vector  # x_0
     output_round: int  # x of this round is returned
+    output_step: int  # or, if not 0, the local iterate after so many steps of the next
     metrics: ExactMetrics | None
     directory: Path | None
     settings: dict[str, Any]
@@ -78,20 +83,27 @@ class Training:
         """Return the state before the first round, or the one that was resumed."""
         if self.resumed is not None:
             return TrainState(**self.resumed.state)
-        algorithm = self.plan.algorithm
+        algorithm, start = self.plan.algorithm, self.start
         return TrainState(
-            0, self.start, algorithm.init(self.start), algorithm.routine.init(self.start), self.start
+            0, start, algorithm.init(start, self.plan.population), algorithm.routine.init(start), start
         )  # fmt: skip
 
     def step(self, state: TrainState) -> tuple[TrainState, RoundInfo]:
         """Do one round."""
         began = time.perf_counter()
         r, algorithm = state.round + 1, self.plan.algorithm
-        request = Request(r, state.params, self.cohort, self.mechanism, self.plan.multipliers)
-        estimate, estimator, release = algorithm.estimate(state.estimator, request)
-        params, routine = algorithm.routine.step(state.routine, state.params, estimate)
-        output = params if r <= self.output_round else state.output
-        entry, seconds = release.entry, time.perf_counter() - began
+        round = Round(
+            r, algorithm.rounds, state.params, self.cohort, self.mechanism, self.plan.multipliers, self._allowance,
+            self.output_step,
+        )  # fmt: skip
+        estimate, estimator = algorithm.estimate(state.estimator, round)
+        params, routine = algorithm.routine.step(state.routine, state.params, estimate, round)
+        output = state.output
+        if r <= self.output_round:
+            output = algorithm.routine.output(routine, params)
+        elif r == self.output_round + 1 and self.output_step > 0 and round.visited is not None:
+            output = round.visited
+        entry, seconds = round.entries[0], time.perf_counter() - began
         info = RoundInfo(
             r,
             entry.purpose,
@@ -100,12 +112,19 @@ class Training:
             entry.sensitivity,
             entry.noise_std,
             entry.multiplier,
-            float(torch.linalg.vector_norm(estimate)),
+            len(round.entries),
+            float(torch.linalg.vector_norm(estimate.value)),
+            estimate.variance**0.5,
             float(torch.linalg.vector_norm(params.double() - state.params.double())),
             seconds,
-            {} if self.metrics is None else self.metrics(r, params),
+            {} if self.metrics is None else self.metrics(r, algorithm.routine.output(routine, params)),
         )
         return TrainState(r, params, estimator, routine, output), info
+
+    @cached_property
+    def _allowance(self) -> float:
+        # Asked for by algorithms that choose noise on the way, and by nobody else.
+        return self.plan.mu**2 if self.plan.algorithm.adaptive else math.inf
 
     def run(self, *, callbacks: Sequence[Callback] = (), progress: bool | None = None) -> TrainResult:
         """Do all rounds that are left, and close the books. A callback that returns True ends the run early."""
@@ -132,7 +151,7 @@ class Training:
         return TrainResult(
             model=self.engine.flat.trained_module(state.output),
             params=state.output.clone(),
-            history=history_table(history, self.plan.budget.delta),
+            history=history_table(history, ledger),
             ledger=ledger,
             plan=self.plan,
             engine=self.engine.name,

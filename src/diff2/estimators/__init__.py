@@ -1,9 +1,36 @@
 """Algorithms: what to ask the cohort in round r, and how to combine the answers."""
 
-from .base import DIFFERENCE, GRADIENT, Algorithm, Request
+from .base import Algorithm, Estimator
 from .diff2 import Diff2
+from .dpsgd import DPSGD
+from .dpsrm import DPSRM
+from .drift import DriftDiff2
+from .federated import DPFedAvg, DPScaffold
+from .fused import FusedDiff2
 from .gradient import DPGD, GD
+from .recursive import RecursiveDiff2
+from .srnsgd import SRNSGD
 
-ALGORITHMS: dict[str, type] = {algorithm.name: algorithm for algorithm in (Diff2, DPGD, GD)}
+ALGORITHMS: dict[str, type] = {
+    algorithm.name: algorithm
+    for algorithm in (
+        Diff2, FusedDiff2, RecursiveDiff2, DriftDiff2, DPGD, GD, DPSGD, DPSRM, SRNSGD, DPFedAvg, DPScaffold
+    )
+}  # fmt: skip
 
-__all__ = ["ALGORITHMS", "DIFFERENCE", "DPGD", "GD", "GRADIENT", "Algorithm", "Diff2", "Request"]
+__all__ = [
+    "ALGORITHMS",
+    "DPGD",
+    "DPSGD",
+    "DPSRM",
+    "GD",
+    "SRNSGD",
+    "Algorithm",
+    "DPFedAvg",
+    "DPScaffold",
+    "Diff2",
+    "DriftDiff2",
+    "Estimator",
+    "FusedDiff2",
+    "RecursiveDiff2",
+]

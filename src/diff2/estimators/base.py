@@ -1,35 +1,27 @@
 """What an algorithm is: what it releases in which round, and how it makes an estimate of the gradient from it.
 
-An algorithm is a frozen dataclass. To add one, write its file beside ``diff2.py`` and list it in ``__init__.py``;
-calibration, ledger, checkpoints, command line and cohorts then know it.
+An algorithm is a frozen dataclass that inherits :class:`Estimator`. To add one, write its file beside ``diff2.py`` and
+list it in ``__init__.py``; calibration, ledger, checkpoints, command line and cohorts then know it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Protocol
+
+import torch
 
 from .._types import Vector
-from ..cohort import Cohort
-from ..privacy import Mechanism, Release
+from ..errors import InvalidArgument
+from ..population import Population
+from ..privacy.mechanism import REPLACE_ONE
+from ..rounds import Estimate, Planned, Round
 from ..routines import Routine
-
-GRADIENT = "gradient"  # purpose of a release of the mean gradient; its sigma is the paper's sigma_1
-DIFFERENCE = "difference"  # purpose of a release of the mean difference; sigma_2
-
-
-class Request(NamedTuple):
-    """What an algorithm gets to make its estimate of round r."""
-
-    round: int  # r, from 1
-    params: Vector  # x_{r-1}
-    cohort: Cohort
-    mechanism: Mechanism
-    multipliers: Mapping[str, float]  # noise multiplier of each purpose, as calibrated
 
 
 class Algorithm(Protocol):
-    """Settings, and the four things the loop and the planner need to know."""
+    """Settings, and what the loop and the planner need to know."""
 
     @property
     def name(self) -> str: ...
@@ -40,22 +32,65 @@ class Algorithm(Protocol):
     @property
     def routine(self) -> Routine: ...
 
-    def schedule(self) -> Iterator[tuple[int, str]]:
-        """Yield (round, purpose) of every release, in order."""
+    @property
+    def adjacency(self) -> str:
+        """For which neighbouring data sets its releases can be priced."""
+        ...
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether noise is chosen on the way, from released values; a filter then bounds the total."""
+        ...
+
+    def releases(self, round: int, population: Population) -> Iterable[Planned]:
+        """Return what the algorithm will release in a round."""
         ...
 
     def shares(self) -> Mapping[str, float]:
         """Return the share of the budget that goes to each purpose; only their proportions matter."""
         ...
 
-    def check_bounded(self) -> None:
-        """Raise where a radius is infinite, so that no noise could make the releases private."""
+    def check(self, population: Population, private: bool) -> None:
+        """Raise where the settings do not fit these clients, or, in a private run, a radius is infinite."""
         ...
 
-    def init(self, params: Vector) -> dict[str, Any]:
+    def init(self, params: Vector, population: Population) -> dict[str, Any]:
         """Return the state before the first round: tensors and numbers by name."""
         ...
 
-    def estimate(self, state: dict[str, Any], request: Request) -> tuple[Vector, dict[str, Any], Release]:
-        """Return v_r, the next state, and the release that made v_r public."""
+    def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
+        """Return the estimate of the gradient at ``round.params``, and the next state."""
         ...
+
+
+class Estimator:
+    """What most algorithms have in common."""
+
+    adjacency: ClassVar[str] = REPLACE_ONE
+    adaptive: ClassVar[bool] = False
+
+    def check(self, population: Population, private: bool) -> None:
+        pass
+
+    def init(self, params: Vector, population: Population) -> dict[str, Any]:
+        return {}
+
+
+def require_finite(name: str, value: float) -> None:
+    """Refuse an infinite radius in a private run."""
+    if math.isinf(value):
+        raise InvalidArgument(
+            f"expected {name} to be finite in a private run, got {name}={value!r}; without clipping no noise hides a "
+            "record. Choose a radius, or Budget(epsilon=math.inf)"
+        )
+
+
+def distance(params: Vector, previous: Vector) -> float:
+    """Return how far two iterates are apart, in double precision: in single, close ones could seem equal."""
+    return float(torch.linalg.vector_norm(params.double() - previous.double()))
+
+
+def difference_radius(params: Vector, previous: Vector, smoothness: float, cap: float) -> float:
+    """Return C_{2,r}: ``smoothness`` times the distance of the iterates, at most ``cap``; 0 where they are equal."""
+    apart = distance(params, previous)
+    return min(smoothness * apart, cap) if apart > 0 else 0.0

@@ -8,28 +8,44 @@ A difference is clipped to :math:`C_2 \lVert x_{r-1} - x_{r-2} \rVert`, and with
 smaller (two gradients of norm at most :math:`C_1` differ by no more). The radius depends on released iterates alone,
 hence costs no privacy. The noise is added to the increment first and the sum to the previous estimate afterwards: in
 floating point the other order would round before the noise is there to hide it.
+
+Beyond the paper, at the same privacy:
+
+* ``clipping="telescoped"``: differences of *clipped* gradients. Without the outer clip their sum is exactly the clipped
+  mean gradient, so that differences do not drift away from what a restart would say.
+* ``noise_schedule="position"``: the j-th difference of a cycle stays in the estimate for the T - j + 1 rounds to come,
+  so early ones get less noise than late ones: :math:`\sigma_{2,j}^2 \propto (T-j+1)^{-1/2}`.
+* ``budget_split="auto"``: each cycle divides its part of the budget by :math:`w^* = 1/(1 + \rho (L-1)/\sqrt 2)` for a
+  cycle of L rounds, with :math:`\rho` the mean radius of the differences of the cycle before, over :math:`C_1`. The
+  radii are released, and a filter keeps the sum of :math:`\mu_r^2` within the budget.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
 from .._types import Vector
-from .._validate import at_least, positive
+from .._validate import at_least, one_of, positive
 from ..errors import InvalidArgument
-from ..privacy import Release
+from ..population import Population
+from ..rounds import DIFFERENCE, GRADIENT, LOCAL, Estimate, Planned, Round
 from ..routines import Routine
-from .base import DIFFERENCE, GRADIENT, Request
+from .base import Estimator, difference_radius, require_finite
+
+CLIPPINGS = ("separate", "telescoped")
+NOISE_SCHEDULES = ("constant", "position")
+LOCAL_SHARE = 1 / 3  # of the budget, for a routine that makes releases of its own
+SAFETY = 1 - 1e-12  # of what is left: sums of spendings are rounded
 
 
 @dataclass(frozen=True)
-class Diff2:
-    """DIFF2 with any routine; with ``GradientDescent`` it is DIFF2-GD.
+class Diff2(Estimator):
+    """DIFF2 with any routine; with ``GradientDescent`` it is DIFF2-GD, with ``BVRLocalSGD`` DIFF2-BVR-L-SGD.
 
     Args:
         rounds: R.
@@ -37,8 +53,12 @@ class Diff2:
         clip_gradient: C_1, the radius for a record's gradient.
         clip_smoothness: C_2; a record's difference is clipped to C_2 times the distance of the two iterates.
         routine: what to do with the estimate.
-        budget_split: u > 1. Restarts get the share 1/u of the budget, differences the rest.
+        budget_split: u > 1: restarts get the share 1/u of the budget, differences the rest. Where the routine makes
+            releases itself it gets a third, and restarts and differences share the rest; or give the paper's pair
+            (u_1, u_2) with 1/u_1 + 1/u_2 < 1, which leaves the rest to the routine. ``"auto"``: from the steps.
         cap: clip differences to at most 2 C_1. ``False`` is the paper.
+        clipping: ``"separate"`` is the paper; ``"telescoped"`` takes differences of clipped gradients.
+        noise_schedule: ``"constant"`` is the paper; ``"position"`` gives early differences of a cycle less noise.
     """
 
     rounds: int
@@ -46,8 +66,10 @@ class Diff2:
     clip_gradient: float
     clip_smoothness: float
     routine: Routine
-    budget_split: float = 1.25
+    budget_split: float | tuple[float, float] | str = 1.25
     cap: bool = True
+    clipping: str = "separate"
+    noise_schedule: str = "constant"
     name: ClassVar[str] = "diff2"
 
     def __post_init__(self) -> None:
@@ -55,60 +77,144 @@ class Diff2:
         at_least("restart_interval", self.restart_interval, 1)
         positive("clip_gradient", self.clip_gradient, infinite=True)
         positive("clip_smoothness", self.clip_smoothness, infinite=True)
-        positive("budget_split", self.budget_split)
-        if self.budget_split <= 1:
-            raise InvalidArgument(
-                f"expected budget_split > 1 (restarts get the share 1/budget_split), got {self.budget_split!r}"
-            )
+        one_of("clipping", self.clipping, CLIPPINGS)
+        one_of("noise_schedule", self.noise_schedule, NOISE_SCHEDULES)
+        _check_split(self.budget_split, self.routine)
 
-    def schedule(self) -> Iterator[tuple[int, str]]:
-        for r in range(1, self.rounds + 1):
-            yield r, GRADIENT if self._restarts(r) else DIFFERENCE
+    @property
+    def adaptive(self) -> bool:  # type: ignore[override]
+        return self.budget_split == "auto" and self.restart_interval > 1
+
+    def releases(self, round: int, population: Population) -> Iterable[Planned]:
+        exposure = population.exposure(round)
+        if self._restarts(round):
+            yield Planned(GRADIENT, exposure)
+        else:
+            yield Planned(DIFFERENCE, exposure, factor=self._factor(round))
 
     def shares(self) -> Mapping[str, float]:
-        return {GRADIENT: 1 / self.budget_split, DIFFERENCE: 1 - 1 / self.budget_split}
+        return split_shares(self.budget_split)
 
-    def check_bounded(self) -> None:
-        require_finite("clip_gradient", self.clip_gradient)
-        if self.restart_interval > 1 and not self.cap:
-            require_finite("clip_smoothness", self.clip_smoothness)
+    def check(self, population: Population, private: bool) -> None:
+        if private:
+            require_finite("clip_gradient", self.clip_gradient)
+            if self.restart_interval > 1 and not self.cap:
+                require_finite("clip_smoothness", self.clip_smoothness)
 
-    def init(self, params: Vector) -> dict[str, Any]:
+    def init(self, params: Vector, population: Population) -> dict[str, Any]:
         # x_{-1} and v_0 are never used: round 1 is a restart.
-        return {"previous_params": params.clone(), "estimate": torch.zeros_like(params, dtype=torch.float64)}
+        return {
+            "previous_params": params.clone(),
+            "estimate": torch.zeros_like(params, dtype=torch.float64),
+            "variance": 0.0,
+            "split": {"spent": 0.0, "gradient": 0.0, "difference": 0.0, "radii": 0.0},
+        }
 
-    def estimate(self, state: dict[str, Any], request: Request) -> tuple[Vector, dict[str, Any], Release]:
-        r, params, cohort = request.round, request.params, request.cohort
+    def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
+        r, params = round.number, round.params
+        split = state["split"]
         if self._restarts(r):
-            mean = cohort.clipped_gradient(
+            split = self._next_split(split, round)
+            mean = round.cohort.clipped_gradient(
                 params, self.clip_gradient, round=r, remember=not self._restarts(r + 1) and r < self.rounds
             )
-            base, purpose = 0.0, GRADIENT
+            base, variance, purpose = 0.0, 0.0, GRADIENT
         else:
             previous = state["previous_params"]
-            radius = self._difference_radius(params, previous)
-            mean = cohort.clipped_difference(params, previous, radius, round=r)
-            base, purpose = state["estimate"], DIFFERENCE
-        release = request.mechanism.gaussian(mean, request.multipliers[purpose], round=r, purpose=purpose)
-        estimate = base + release.value
-        return estimate, {"previous_params": params, "estimate": estimate}, release
+            cap = 2 * self.clip_gradient if self.cap else math.inf
+            radius = difference_radius(params, previous, self.clip_smoothness, cap)
+            inner = self.clip_gradient if self.clipping == "telescoped" else math.inf
+            mean = round.cohort.clipped_difference(params, previous, radius, round=r, inner=inner)
+            base, variance, purpose = state["estimate"], state["variance"], DIFFERENCE
+            split = {**split, "radii": split["radii"] + radius}
+        release = round.release(mean, purpose, multiplier=self._multiplier(purpose, split, round))
+        if math.isfinite(release.entry.multiplier) and release.entry.multiplier > 0:
+            split = {**split, "spent": split["spent"] + release.entry.multiplier**-2}
+        estimate = Estimate(base + release.value, variance + release.entry.noise_std**2)
+        return estimate, {
+            "previous_params": params,
+            "estimate": estimate.value,
+            "variance": estimate.variance,
+            "split": split,
+        }
 
     def _restarts(self, r: int) -> bool:
         return (r - 1) % self.restart_interval == 0
 
-    def _difference_radius(self, params: Vector, previous: Vector) -> float:
-        """C_{2,r}, computed in double precision: in single precision close iterates could seem equal."""
-        distance = float(torch.linalg.vector_norm(params.double() - previous.double()))
-        if distance == 0:
-            return 0.0
-        radius = self.clip_smoothness * distance
-        return min(radius, 2 * self.clip_gradient) if self.cap else radius
+    def _cycle(self, r: int) -> tuple[int, int]:
+        """Return the place of a round in its cycle, from 1, and the length of the cycle."""
+        start = r - (r - 1) % self.restart_interval
+        return r - start + 1, min(self.restart_interval, self.rounds - start + 1)
+
+    def _factor(self, r: int) -> float:
+        """Return the noise multiplier of a difference in units of the mean one; sum of 1/factor^2 is their number."""
+        if self.noise_schedule == "constant":
+            return 1.0
+        place, length = self._cycle(r)
+        mean = math.fsum(math.sqrt(length - j + 1) for j in range(2, length + 1)) / (length - 1)
+        return math.sqrt(mean / math.sqrt(length - place + 1))
+
+    def _multiplier(self, purpose: str, split: Mapping[str, float], round: Round) -> float:
+        factor = self._factor(round.number) if purpose == DIFFERENCE else 1.0
+        if not self.adaptive or round.multipliers[purpose] == 0:
+            return round.multipliers[purpose] * factor
+        return split[purpose] * factor
+
+    def _next_split(self, split: dict[str, float], round: Round) -> dict[str, float]:
+        """Return the multipliers of the cycle that begins: its part of what is left, divided by w*."""
+        if not self.adaptive or round.multipliers[GRADIENT] == 0:
+            return split
+        _, length = self._cycle(round.number)
+        left = round.rounds_left
+        budget = (round.allowance * SAFETY - split["spent"]) * length / left
+        if length == 1:
+            return {**split, "gradient": budget**-0.5, "difference": math.inf, "radii": 0.0}
+        if round.number == 1:
+            share = 0.5
+        else:
+            rho = split["radii"] / (self.restart_interval - 1) / self.clip_gradient
+            share = min(max(1 / (1 + rho * (length - 1) / math.sqrt(2)), 0.05), 0.95)
+        return {
+            **split,
+            "gradient": (share * budget) ** -0.5,
+            "difference": ((1 - share) * budget / (length - 1)) ** -0.5,
+            "radii": 0.0,
+        }
 
 
-def require_finite(name: str, value: float) -> None:
-    """Refuse an infinite radius in a private run."""
-    if math.isinf(value):
+def split_shares(budget_split: float | tuple[float, float] | str) -> dict[str, float]:
+    """Return the shares of gradients, differences and, where the routine makes releases, local steps."""
+    if isinstance(budget_split, tuple):
+        first, second = (1 / u for u in budget_split)
+        return {GRADIENT: first, DIFFERENCE: second, LOCAL: 1 - first - second}
+    share = 0.5 if isinstance(budget_split, str) else 1 / budget_split
+    rest = 1 - LOCAL_SHARE
+    return {GRADIENT: rest * share, DIFFERENCE: rest * (1 - share), LOCAL: LOCAL_SHARE}
+
+
+def _check_split(budget_split: Any, routine: Routine) -> None:
+    if budget_split == "auto":
+        if routine.local_steps > 1:
+            raise InvalidArgument(
+                "budget_split='auto' chooses noise on the way, which batches drawn at random do not allow; give a "
+                "number with this routine"
+            )
+        return
+    if isinstance(budget_split, tuple | list):
+        if len(budget_split) != 2 or not all(
+            isinstance(u, int | float) and not isinstance(u, bool) and u > 1 for u in budget_split
+        ):
+            raise InvalidArgument(f"expected budget_split to be a pair (u_1, u_2) above 1, got {budget_split!r}")
+        if not sum(1 / u for u in budget_split) < 1:
+            raise InvalidArgument(
+                f"expected 1/u_1 + 1/u_2 < 1 in budget_split, so that something is left for local steps, got "
+                f"budget_split={budget_split!r}"
+            )
+        return
+    if isinstance(budget_split, str):
+        raise InvalidArgument(f"expected budget_split to be a number above 1, a pair or 'auto', got {budget_split!r}")
+    positive("budget_split", budget_split)
+    if budget_split <= 1:
         raise InvalidArgument(
-            f"expected {name} to be finite in a private run, got {name}={value!r}; without clipping no noise hides a "
-            "record. Choose a radius, or Budget(epsilon=math.inf)"
+            f"expected budget_split > 1 (restarts get the share 1/budget_split), got {budget_split!r}"
         )

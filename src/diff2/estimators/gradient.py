@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._types import Vector
 from .._validate import at_least, positive
 from ..errors import BudgetExceeded
-from ..privacy import Release
+from ..population import Population
+from ..rounds import GRADIENT, Estimate, Planned, Round
 from ..routines import Routine
-from .base import GRADIENT, Request
-from .diff2 import require_finite
+from .base import Estimator, require_finite
 
 
 @dataclass(frozen=True)
-class DPGD:
+class DPGD(Estimator):
     """DP-GD: the clipped mean gradient with noise, every round. ``Diff2`` with ``restart_interval=1``, bit for bit."""
 
     rounds: int
@@ -28,27 +27,24 @@ class DPGD:
         at_least("rounds", self.rounds, 1)
         positive("clip_gradient", self.clip_gradient, infinite=True)
 
-    def schedule(self) -> Iterator[tuple[int, str]]:
-        return ((r, GRADIENT) for r in range(1, self.rounds + 1))
+    def releases(self, round: int, population: Population) -> Iterable[Planned]:
+        yield Planned(GRADIENT, population.exposure(round))
 
     def shares(self) -> Mapping[str, float]:
         return {GRADIENT: 1.0}
 
-    def check_bounded(self) -> None:
-        require_finite("clip_gradient", self.clip_gradient)
+    def check(self, population: Population, private: bool) -> None:
+        if private:
+            require_finite("clip_gradient", self.clip_gradient)
 
-    def init(self, params: Vector) -> dict[str, Any]:
-        return {}
-
-    def estimate(self, state: dict[str, Any], request: Request) -> tuple[Vector, dict[str, Any], Release]:
-        r = request.round
-        mean = request.cohort.clipped_gradient(request.params, self.clip_gradient, round=r, remember=False)
-        release = request.mechanism.gaussian(mean, request.multipliers[GRADIENT], round=r, purpose=GRADIENT)
-        return release.value, state, release
+    def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
+        mean = round.cohort.clipped_gradient(round.params, self.clip_gradient, round=round.number)
+        release = round.release(mean, GRADIENT)
+        return Estimate(release.value, release.entry.noise_std**2), state
 
 
 @dataclass(frozen=True)
-class GD:
+class GD(Estimator):
     """Gradient descent without clipping and without noise: a reference, never private."""
 
     rounds: int
@@ -58,22 +54,18 @@ class GD:
     def __post_init__(self) -> None:
         at_least("rounds", self.rounds, 1)
 
-    def schedule(self) -> Iterator[tuple[int, str]]:
-        return ((r, GRADIENT) for r in range(1, self.rounds + 1))
+    def releases(self, round: int, population: Population) -> Iterable[Planned]:
+        yield Planned(GRADIENT, population.exposure(round))
 
     def shares(self) -> Mapping[str, float]:
         return {GRADIENT: 1.0}
 
-    def check_bounded(self) -> None:
-        raise BudgetExceeded(
-            "GD adds no noise, so it exceeds every finite epsilon; use DPGD or Diff2, or Budget(epsilon=math.inf)"
-        )
+    def check(self, population: Population, private: bool) -> None:
+        if private:
+            raise BudgetExceeded(
+                "GD adds no noise, so it exceeds every finite epsilon; use DPGD or Diff2, or Budget(epsilon=math.inf)"
+            )
 
-    def init(self, params: Vector) -> dict[str, Any]:
-        return {}
-
-    def estimate(self, state: dict[str, Any], request: Request) -> tuple[Vector, dict[str, Any], Release]:
-        r = request.round
-        mean = request.cohort.clipped_gradient(request.params, float("inf"), round=r, remember=False)
-        release = request.mechanism.gaussian(mean, request.multipliers[GRADIENT], round=r, purpose=GRADIENT)
-        return release.value, state, release
+    def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
+        mean = round.cohort.clipped_gradient(round.params, float("inf"), round=round.number)
+        return Estimate(round.release(mean, GRADIENT).value, 0.0), state

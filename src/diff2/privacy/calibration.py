@@ -1,7 +1,7 @@
 r"""How much noise a budget asks for.
 
-A run makes groups of releases, each with a share of the budget (the shares sum to one). With :math:`m_k` releases and
-the share :math:`w_k`, group k gets the noise multiplier
+The releases of a run have purposes, each with a share of the budget (the shares in use are scaled to sum to one). With
+:math:`m_k` full releases and the share :math:`w_k`, purpose k gets the noise multiplier
 
 .. math::
     z_k = \sqrt{m_k / w_k} / \mu^*                       \quad \text{(exact)}, \qquad
@@ -10,51 +10,69 @@ the share :math:`w_k`, group k gets the noise multiplier
 where :math:`\mu^*` is the GDP parameter of the budget and
 :math:`\alpha = 1 + \lceil 2 \log(1/\delta)/\varepsilon \rceil`. The second line is the paper's "Minimum Noise Level"
 proposition for every T and u, with :math:`\sigma = 2 z / (n_{min} P)`, :math:`w_1 = 1/u` and :math:`w_2 = 1 - 1/u`.
+
+Releases on random batches have no such formula. *Exact*: their multiplier is first the one at which they alone cost
+what a Gaussian with the share :math:`w_k` of :math:`\mu^{*2}` costs; then all multipliers are scaled together until the
+whole costs the budget. *Paper*: Theorem 9 of Wang, Balle & Kasiviswanathan (2019) at the order :math:`\alpha`, with
+:math:`w_k \varepsilon / 2` for all of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from .._validate import one_of
-from .accounting import epsilon_of, gdp_mu
+from .accounting import gdp_epsilon, gdp_mu
 from .budget import Budget
+from .composition import FIXED, FULL, gaussian_mu, price
+from .sampled import paper_multiplier
 
 ACCOUNTINGS = ("exact", "paper")
+CLOSE = 2e-5  # share of the budget that numerical calibration may leave unused
 
 
-@dataclass(frozen=True)
-class ReleaseGroup:
-    """Releases of one purpose that share one noise multiplier."""
+class Kind(NamedTuple):
+    """Releases that are alike."""
 
     purpose: str
-    count: int
-    share: float  # of the budget, that is of mu^2
+    sampling: str = FULL
+    rate: float = 1.0
+    factor: float = 1.0  # noise multiplier in units of the purpose's
+    padding: float = 1.0  # by how much the paper counts them too often
 
 
-def calibrate(groups: Sequence[ReleaseGroup], budget: Budget, accounting: str = "exact") -> dict[str, float]:
-    """Return the noise multiplier of each group's purpose; what they cost together is at most the budget.
+Profile = Mapping[Kind, int]  # the releases that one unit is exposed to
 
-    A group without releases is left out. ``budget.epsilon = inf`` gives the multiplier 0, no noise.
 
-    >>> groups = [ReleaseGroup("gradient", 100, 0.8), ReleaseGroup("difference", 1900, 0.2)]
-    >>> multipliers = calibrate(groups, Budget(epsilon=3.0, delta=1e-5))
+def calibrate(
+    profiles: Sequence[Profile], shares: Mapping[str, float], budget: Budget, accounting: str = "exact"
+) -> dict[str, float]:
+    """Return the noise multiplier of each purpose; for every profile the cost is at most the budget.
+
+    ``budget.epsilon = inf`` gives the multiplier 0, no noise.
+
+    >>> profile = {Kind("gradient"): 100, Kind("difference"): 1900}
+    >>> multipliers = calibrate([profile], {"gradient": 0.8, "difference": 0.2}, Budget(epsilon=3.0, delta=1e-5))
     >>> {purpose: round(value, 4) for purpose, value in multipliers.items()}
     {'gradient': 15.5473, 'difference': 135.5383}
     """
     one_of("accounting", accounting, ACCOUNTINGS)
-    used = [group for group in groups if group.count > 0]
+    used = dict.fromkeys(kind.purpose for profile in profiles for kind in profile)
     if not budget.private:
-        return {group.purpose: 0.0 for group in used}
-    total = math.fsum(group.share for group in used)
-    if accounting == "exact":
-        scale = 1 / gdp_mu(budget.epsilon, budget.delta)
-    else:
-        scale = math.sqrt(paper_order(budget) / budget.epsilon)
-    multipliers = {group.purpose: scale * math.sqrt(group.count * total / group.share) for group in used}
-    return _raise_until_within(multipliers, used, budget)
+        return dict.fromkeys(used, 0.0)
+    total = math.fsum(shares[purpose] for purpose in used)
+    base = {purpose: _alone(purpose, profiles, shares[purpose] / total, budget, accounting) for purpose in used}
+    sampled = any(kind.sampling != FULL for profile in profiles for kind in profile)
+    if accounting == "exact" and sampled:
+        base = _scaled_to(base, profiles, budget)
+    elif accounting == "exact" and len(profiles) > 1:
+        # Nobody may be exposed to the most releases of every purpose.
+        largest = max(gaussian_mu(_priced(profile, base)) for profile in profiles)
+        base = {purpose: z * largest / gdp_mu(budget.epsilon, budget.delta) for purpose, z in base.items()}
+    return _raise_until_within(base, profiles, budget)
 
 
 def paper_order(budget: Budget) -> int:
@@ -62,15 +80,78 @@ def paper_order(budget: Budget) -> int:
     return 1 + math.ceil(2 * math.log(1 / budget.delta) / budget.epsilon)
 
 
-def _raise_until_within(
-    multipliers: dict[str, float], groups: Sequence[ReleaseGroup], budget: Budget
-) -> dict[str, float]:
-    """Undo the rounding of the square roots: raise the noise by parts in 10^15 until the cost is within the budget."""
-    step = 1e-15
+def _alone(purpose: str, profiles: Sequence[Profile], share: float, budget: Budget, accounting: str) -> float:
+    """Return the multiplier at which this purpose alone costs its share, for whoever is exposed most."""
+    parts = [{kind: n for kind, n in profile.items() if kind.purpose == purpose} for profile in profiles]
+    full = max(sum(n / kind.factor**2 for kind, n in part.items() if kind.sampling == FULL) for part in parts)
+    fixed = [part for part in parts if any(kind.sampling != FULL for kind in part)]
+    if accounting == "paper":
+        order = paper_order(budget)
+        gaussian = math.sqrt(full * order / (share * budget.epsilon))
+        drawn = [
+            paper_multiplier(round(n * kind.padding), kind.rate, order, share * budget.epsilon / 2)
+            for part in fixed
+            for kind, n in part.items()
+            if kind.sampling == FIXED
+        ]
+        return max([gaussian, *drawn])
+    mu = math.sqrt(share) * gdp_mu(budget.epsilon, budget.delta)
+    if not fixed:
+        return math.sqrt(full) / mu
+    epsilon = gdp_epsilon(mu, budget.delta)
+    return max(_solve(partial(_cost_alone, part, purpose, budget.delta), epsilon, CLOSE) for part in fixed)
+
+
+def _scaled_to(base: dict[str, float], profiles: Sequence[Profile], budget: Budget) -> dict[str, float]:
+    """Scale all multipliers so that the profile that costs most costs the budget."""
+    scale = 1.0
+    for profile in profiles:
+        if _cost([profile], base, budget, scale) > budget.epsilon or scale == 1.0:
+            scale = _solve(partial(_cost, [profile], base, budget), budget.epsilon, CLOSE, start=scale)
+    return {purpose: value * scale for purpose, value in base.items()}
+
+
+def _cost(profiles: Sequence[Profile], base: Mapping[str, float], budget: Budget, scale: float = 1.0) -> float:
+    multipliers = {purpose: value * scale for purpose, value in base.items()}
+    return max(price(_priced(profile, multipliers), budget.delta) for profile in profiles)
+
+
+def _cost_alone(part: Profile, purpose: str, delta: float, multiplier: float) -> float:
+    return price(_priced(part, {purpose: multiplier}), delta)
+
+
+def _priced(profile: Profile, multipliers: Mapping[str, float]) -> dict[tuple[str, float, float], int]:
+    """Return the profile as the accountant sees it, as the ledger will."""
+    exposed: dict[tuple[str, float, float], int] = {}
+    for kind, count in profile.items():
+        key = (kind.sampling, kind.rate, multipliers[kind.purpose] * kind.factor)
+        exposed[key] = exposed.get(key, 0) + count
+    return exposed
+
+
+def _solve(cost: Callable[[float], float], target: float, close: float, start: float = 1.0) -> float:
+    """Return x with cost(x) in [target (1 - close), target]; cost falls in x."""
+    low, high = 0.0, math.inf  # cost(low) > target >= cost(high)
+    x = start
     while True:
-        # Priced as the ledger will price it: one summand a release.
-        releases = [multipliers[group.purpose] for group in groups for _ in range(group.count)]
-        if epsilon_of(releases, budget.delta) <= budget.epsilon:
-            return multipliers
+        value = cost(x)
+        if value > target:
+            low = x
+        else:
+            high = x
+            if value >= target * (1 - close) or high - low <= 1e-12 * high:
+                return x
+        # Where the cost is about a power of x, this is Newton's step; kept inside the bracket.
+        guess = x * min(max((value / target) * (1 + close / 2), 0.25), 4.0)
+        if not low < guess < high:
+            guess = (low + high) / 2 if math.isfinite(high) else 2 * low
+        x = guess
+
+
+def _raise_until_within(multipliers: dict[str, float], profiles: Sequence[Profile], budget: Budget) -> dict[str, float]:
+    """Undo rounding: raise the noise by parts in 10^15 until the cost is within the budget."""
+    step = 1e-15
+    while _cost(profiles, multipliers, budget) > budget.epsilon:
         multipliers = {purpose: value * (1 + step) for purpose, value in multipliers.items()}
         step *= 2
+    return multipliers

@@ -38,13 +38,11 @@ class Guarantee:
         exact = Decimal(repr(self.epsilon))
         above = exact.quantize(Decimal("0.0001"), rounding=ROUND_CEILING) if self.epsilon < 1e9 else exact
         epsilon = f"{above.normalize():f}"
-        records, clients = sum(self.client_sizes), len(self.client_sizes)
         text = (
             f"The {self.releases} releases made by {self.algorithm}, and everything computed from them, satisfy "
-            f"({epsilon}, {self.delta!r})-differential privacy: replacing any one {self.unit} among the {records:,} of "
-            f"{clients} client{'s' if clients > 1 else ''} changes the probability of any outcome by at most a factor "
-            f"exp({epsilon}), but for a probability of {self.delta!r}; the number of records of each client is public, "
-            "the server that adds the noise is trusted, and records of the same person are not protected as one."
+            f"({epsilon}, {self.delta!r})-differential privacy: {self._change()} changes the probability of any "
+            f"outcome by at most a factor exp({epsilon}), but for a probability of {self.delta!r}; "
+            f"{self._assumptions()}."
         )
         if not self.complete:
             text += " The run is not complete: this is what has been released so far."
@@ -53,6 +51,30 @@ class Guarantee:
         if self.leaks:
             text = f"NOT PRIVATE AS A WHOLE, because of {'; '.join(self.leaks)}. Apart from that: {text}"
         return text
+
+    def _change(self) -> str:
+        records, clients = sum(self.client_sizes), len(self.client_sizes)
+        among = f"the {records:,} of {clients} client{'s' if clients > 1 else ''}"
+        if self.unit == "client":
+            return f"replacing all the records of any one of the {clients} clients"
+        if self.unit == "owner":
+            return f"replacing all the records that any one owner has at a client, among {among},"
+        if self.adjacency == "add-or-remove-one":
+            return f"adding or removing any one record, among {among},"
+        return f"replacing any one record among {among}"
+
+    def _assumptions(self) -> str:
+        public = "the number of records of each client is public, the server that adds the noise is trusted"
+        if self.unit == "client":
+            return f"{public}, and so is the number of clients"
+        if self.unit == "owner":
+            return f"{public}, and records of the same owner at two clients are not protected as one"
+        if self.adjacency == "add-or-remove-one":
+            public = (
+                "the sampling rate and the numbers by which sums are divided are public constants, the server that "
+                "draws the batches and adds the noise is trusted"
+            )
+        return f"{public}, and records of the same person are not protected as one"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, the sentence included."""

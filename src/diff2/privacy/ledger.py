@@ -13,15 +13,18 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import LedgerError
-from .accounting import gdp_epsilon, total_mu
+from .accounting import epsilon_path, gdp_epsilon
+from .composition import FIXED, FULL, POISSON, Spend, gaussian_mu, profiles, total_epsilon
 from .guarantee import Guarantee
 
-FORMAT = 1
+FORMAT = 2
+KNOTS = 8
 HEADER_FIELDS = {"adjacency", "unit", "client_sizes", "budget", "algorithm", "seeded"}  # what the guarantee speaks of
 
 
@@ -29,13 +32,23 @@ class ReleaseEntry(NamedTuple):
     """One release, described so that it can be priced without the data."""
 
     round: int
-    purpose: str  # "gradient" or "difference"
+    purpose: str  # "gradient", "difference", "local"
     mechanism: str  # "gaussian"; "zero": identically zero, free; "none": no noise, infinite cost
     clip: float
-    sensitivity: float  # under replacing one record
+    sensitivity: float  # under the adjacency of the header
     noise_std: float
-    multiplier: float  # what is priced: noise_std / (sensitivity + rounding); inf for "zero"
+    multiplier: float  # what is priced: noise_std / (sensitivity + rounding) / sqrt(nodes); inf for "zero"
     dimension: int
+    step: int = 0  # tells several releases of one purpose in a round apart
+    sampling: str = FULL  # "fixed": on a batch drawn without replacement; "poisson"
+    rate: float = 1.0  # largest probability of a unit to be in the batch
+    members: tuple[int, ...] | None = None  # the clients, or parts, whose units are in it; None: all
+    nodes: int = 1  # noisy nodes of a tree that hold the value
+
+    @property
+    def spend(self) -> Spend:
+        """The release as the accountant sees it."""
+        return Spend(self.multiplier, self.sampling, self.rate, self.members)
 
 
 class Ledger:
@@ -118,14 +131,44 @@ class Ledger:
         """The delta of the budget."""
         return float(self.header["budget"]["delta"])
 
-    @property
-    def mu(self) -> float:
-        """The Gaussian-DP parameter of everything released so far."""
-        return total_mu(entry.multiplier for entry in self.entries)
+    def epsilon(self, delta: float | None = None, *, rounds: int | None = None) -> float:
+        """Return what the releases cost together, at ``delta`` (default: the budget's).
 
-    def epsilon(self, delta: float | None = None) -> float:
-        """Return what the releases cost together, at ``delta`` (default: the budget's)."""
-        return gdp_epsilon(self.mu, self.delta if delta is None else delta)
+        Where noise was chosen on the way, from released values, the price is that of the filter which bounds it, for a
+        sum that depends on the values proves nothing.
+
+        Args:
+            rounds: of the first so many rounds only; None: of all there are.
+        """
+        at = self.delta if delta is None else delta
+        entries = self.entries if rounds is None else [entry for entry in self.entries if entry.round <= rounds]
+        spends = [entry.spend for entry in entries]
+        limit = self.header.get("filter_mu")
+        if limit is None or not entries or rounds is not None:
+            return total_epsilon(spends, at)
+        mu = max(gaussian_mu(profile) for profile in profiles(spends))
+        return gdp_epsilon(max(mu, float(limit)), at)
+
+    def epsilon_path(self, rounds: Sequence[int]) -> list[float]:
+        """Return the epsilon spent after each of these rounds, never less than it is; the last is exact."""
+        if all(entry.sampling == FULL and entry.members is None for entry in self.entries):
+            path = epsilon_path([entry.multiplier for entry in self.entries], self.delta)
+            last = {entry.round: float(epsilon) for entry, epsilon in zip(self.entries, path, strict=True)}
+            values = [last[r] for r in rounds]
+        else:
+            # Pricing takes a while: at a few rounds only, and up to such a round what it costs by then.
+            knots = sorted({rounds[-1 - len(rounds) * k // KNOTS] for k in range(KNOTS)})
+            prices = [self.epsilon(rounds=knot) for knot in knots]
+            values = [prices[bisect_left(knots, r)] for r in rounds]
+        return [*values[:-1], self.epsilon()]
+
+    def before_next(self) -> ReleaseEntry | None:
+        """Return the release before the one that is about to be recorded."""
+        return self.entries[self._replayed - 1] if self._replayed else None
+
+    def spent_before_next(self) -> float:
+        """Return the sum of 1/z^2 over the releases before the one that is about to be recorded."""
+        return math.fsum(1 / entry.multiplier**2 for entry in self.entries[: self._replayed])
 
     def guarantee(self, delta: float | None = None) -> Guarantee:
         """Return the statement that these releases justify."""
@@ -226,7 +269,11 @@ def _from_json(path: Path, number: int, fields: dict[str, Any]) -> ReleaseEntry:
             purpose=str(fields["purpose"]),
             mechanism=str(fields["mechanism"]),
             dimension=int(fields["dimension"]),
-            **{name: float(fields[name]) for name in ("clip", "sensitivity", "noise_std", "multiplier")},
+            step=int(fields["step"]),
+            sampling=str(fields["sampling"]),
+            members=None if fields["members"] is None else tuple(int(member) for member in fields["members"]),
+            nodes=int(fields["nodes"]),
+            **{name: float(fields[name]) for name in ("clip", "sensitivity", "noise_std", "multiplier", "rate")},
         )
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerError(f"{path}, line {number}: field missing or not a number ({error})") from None
@@ -238,11 +285,18 @@ def _from_json(path: Path, number: int, fields: dict[str, Any]) -> ReleaseEntry:
 
 def _check_priced_as_noised(path: Path, number: int, entry: ReleaseEntry) -> None:
     """A line must not claim a better price than its own noise and sensitivity justify."""
+    needed = entry.multiplier * entry.sensitivity * math.sqrt(entry.nodes)
     honest = {
-        "gaussian": entry.sensitivity > 0 and 0 < entry.multiplier * entry.sensitivity <= entry.noise_std * (1 + 1e-12),
+        "gaussian": entry.sensitivity > 0 and entry.nodes > 0 and 0 < needed <= entry.noise_std * (1 + 1e-12),
         "zero": entry.sensitivity == 0 and entry.multiplier == math.inf,
         "none": entry.multiplier == 0,
     }
+    drawn = {FULL: entry.rate == 1, FIXED: 0 < entry.rate < 1, POISSON: 0 < entry.rate <= 1}
+    if not drawn.get(entry.sampling, False) or entry.members == ():
+        raise LedgerError(
+            f"{path}, line {number}: sampling={entry.sampling!r} with rate={entry.rate} and members={entry.members} "
+            "is not a way to draw records; restore the file from a copy"
+        )
     if not honest.get(entry.mechanism, False):
         raise LedgerError(
             f"{path}, line {number}: mechanism {entry.mechanism!r} with noise_std={entry.noise_std} and "

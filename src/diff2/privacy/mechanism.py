@@ -13,6 +13,7 @@ is added to the sensitivity the noise is scaled by.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,7 +25,8 @@ from ..errors import BudgetExceeded, LedgerError
 from .ledger import Ledger, ReleaseEntry
 from .noise import NoiseSource
 
-ADJACENCY = "replace-one"
+REPLACE_ONE = "replace-one"  # of two data sets with the same sizes
+ADD_OR_REMOVE_ONE = "add-or-remove-one"
 GRID_BITS = 32
 
 
@@ -39,7 +41,27 @@ class BoundedMean:
     sensitivity: float
     clip: float  # the radius that gave the sensitivity
     rounding: float = 0.0  # share by which floating-point sums may exceed the sensitivity
-    adjacency: str = ADJACENCY
+    adjacency: str = REPLACE_ONE
+    sampling: str = "full"  # how the units in the mean were drawn
+    rate: float = 1.0
+    members: tuple[int, ...] | None = None  # the clients, or parts, that are in the mean; None: all
+
+
+def combined(parts: Sequence[tuple[float, BoundedMean]]) -> BoundedMean:
+    """Return a weighted sum of means over the *same* units; a unit can move it by the weighted sum of its moves."""
+    first = parts[0][1]
+    if any(_units(mean) != _units(first) for _, mean in parts):
+        raise LedgerError("means over different units cannot be combined into one release; release them one by one")
+    return BoundedMean(
+        value=torch.stack([weight * mean.value for weight, mean in parts]).sum(0),
+        sensitivity=sum(abs(weight) * mean.sensitivity for weight, mean in parts),
+        clip=sum(abs(weight) * mean.clip for weight, mean in parts),
+        rounding=max(mean.rounding for _, mean in parts),
+        adjacency=first.adjacency,
+        sampling=first.sampling,
+        rate=first.rate,
+        members=first.members,
+    )
 
 
 class Release(NamedTuple):
@@ -56,13 +78,70 @@ class Mechanism:
     ``mean.sensitivity`` bounds the change of ``mean.value`` under replacing one record.
     """
 
-    def __init__(self, ledger: Ledger, noise: NoiseSource):
+    def __init__(self, ledger: Ledger, noise: NoiseSource, *, limit: float = math.inf):
+        """``limit``: the largest sum of 1/z^2 over all releases; where noise is chosen on the way, this is the filter.
+
+        Releases may be chosen from the values of earlier ones as long as that sum is bounded in advance: the whole is
+        then sqrt(limit)-GDP (Smith & Thakurta 2022).
+        """
         self.ledger = ledger
         self.noise = noise
+        self._limit = limit
 
-    def gaussian(self, mean: BoundedMean, multiplier: float, *, round: int, purpose: str) -> Release:
-        """Write the ledger line, then return ``mean.value`` plus noise of deviation multiplier * sensitivity."""
-        dimension = mean.value.numel()
+    def gaussian(self, mean: BoundedMean, multiplier: float, *, round: int, purpose: str, step: int = 0) -> Release:
+        """Write the ledger line, then return ``mean.value`` plus noise of deviation multiplier * sensitivity.
+
+        ``step`` tells several releases of one purpose in a round apart: each has a stream of noise to itself.
+        """
+        entry, grid = self._entry(mean, multiplier, round, purpose, step)
+        self._record(entry)
+        if entry.mechanism == "zero":
+            return Release(torch.zeros_like(mean.value), entry)
+        if entry.mechanism == "none":
+            return Release(mean.value, entry)
+        noise = self.noise.gaussian(entry.dimension, "noise", round, purpose, step)
+        return Release(_add_on_grid(mean.value, _steps(entry.noise_std * noise, grid), grid), entry)
+
+    def tree(
+        self, mean: BoundedMean, multiplier: float, *, round: int, purpose: str, tree: int, leaf: int, leaves: int
+    ) -> Release:
+        r"""Release one leaf of a binary tree, so that sums over the first leaves carry little noise.
+
+        Every node of the tree has noise of its own, of deviation :math:`z \sqrt{D}` times the sensitivity, D levels.
+        The sum of the first t leaves as released carries the noise of the at most D nodes that make up [0, t): leaf t
+        gets what that noise changes by. All prefix sums are functions of the noisy nodes; a unit is in one leaf, hence
+        in D nodes, and D Gaussians of multiplier :math:`z \sqrt{D}` cost what one of multiplier z costs.
+
+        All leaves of a tree must have the same sensitivity, so that the noise of a node has one scale.
+        """
+        levels = tree_levels(leaves)
+        entry, grid = self._entry(mean, multiplier, round, purpose, 0, nodes=levels)
+        before = self.ledger.before_next()
+        if leaf and before is not None and before.noise_std != entry.noise_std:
+            raise LedgerError(
+                f"leaf {leaf} of a tree has noise of deviation {entry.noise_std}, the one before {before.noise_std}; "
+                "nothing was released. All leaves of a tree need the same sensitivity and multiplier"
+            )
+        self._record(entry)
+        if entry.mechanism == "zero":
+            return Release(torch.zeros_like(mean.value), entry)
+        if entry.mechanism == "none":
+            return Release(mean.value, entry)
+
+        def prefix(count: int) -> np.ndarray:
+            total = np.zeros(entry.dimension)
+            for node in tree_nodes(count):
+                total += _steps(
+                    entry.noise_std * self.noise.gaussian(entry.dimension, "tree", tree, purpose, *node), grid
+                )
+            return total
+
+        return Release(_add_on_grid(mean.value, prefix(leaf + 1) - prefix(leaf), grid), entry)
+
+    def _entry(
+        self, mean: BoundedMean, multiplier: float, round: int, purpose: str, step: int, nodes: int = 1
+    ) -> tuple[ReleaseEntry, float]:
+        """Return the ledger line and the grid on which value and noise are added."""
         if mean.adjacency != self.ledger.header["adjacency"]:
             raise LedgerError(
                 f"the {purpose} of round {round} has its sensitivity for {mean.adjacency!r}, the ledger prices "
@@ -75,23 +154,66 @@ class Mechanism:
             )
         if mean.sensitivity == 0:
             # Both iterates are equal: the difference is zero for every data set, and says nothing.
-            entry = ReleaseEntry(round, purpose, "zero", mean.clip, 0.0, 0.0, math.inf, dimension)
-            self.ledger.record(entry)
-            return Release(torch.zeros_like(mean.value), entry)
-        if multiplier == 0:
-            entry = ReleaseEntry(round, purpose, "none", mean.clip, mean.sensitivity, 0.0, 0.0, dimension)
-            self.ledger.record(entry)
-            return Release(mean.value, entry)
-        grid = 2.0 ** (math.floor(math.log2(multiplier * mean.sensitivity)) - GRID_BITS)
-        std = multiplier * (mean.sensitivity * (1 + mean.rounding) + grid * math.sqrt(dimension))
-        entry = ReleaseEntry(round, purpose, "gaussian", mean.clip, mean.sensitivity, std, multiplier, dimension)
+            kind, std, multiplier, grid = "zero", 0.0, math.inf, 0.0
+        elif multiplier == 0:
+            kind, std, grid = "none", 0.0, 0.0
+        else:
+            scale = multiplier * math.sqrt(nodes)
+            grid = 2.0 ** (math.floor(math.log2(scale * mean.sensitivity)) - GRID_BITS)
+            kind, std = (
+                "gaussian",
+                scale * (mean.sensitivity * (1 + mean.rounding) + grid * math.sqrt(mean.value.numel())),
+            )
+        entry = ReleaseEntry(
+            round, purpose, kind, mean.clip, mean.sensitivity, std, multiplier, mean.value.numel(), step,
+            mean.sampling, mean.rate, mean.members, nodes,
+        )  # fmt: skip
+        return entry, grid
+
+    def _record(self, entry: ReleaseEntry) -> None:
+        if math.isfinite(self._limit) and entry.multiplier > 0:
+            spent = self.ledger.spent_before_next() + 1 / entry.multiplier**2
+            if spent > self._limit * (1 + 1e-12):
+                raise BudgetExceeded(
+                    f"the {entry.purpose} of round {entry.round} would raise mu^2 to {spent:.6g}, above the limit of "
+                    f"{self._limit:.6g} of this run; nothing was released"
+                )
         self.ledger.record(entry)
-        noise = std * self.noise.gaussian(dimension, "noise", round, purpose)
-        return Release(_add_on_grid(mean.value, noise, grid), entry)
 
 
-def _add_on_grid(value: Vector, noise: np.ndarray, grid: float) -> Vector:
-    """Return value + noise, both rounded to multiples of ``grid`` first; the sum of the integers is exact."""
+def tree_levels(leaves: int) -> int:
+    """Return D, the number of nodes above and including a leaf.
+
+    >>> [tree_levels(leaves) for leaves in (1, 2, 3, 4, 5)]
+    [1, 2, 3, 3, 4]
+    """
+    return (leaves - 1).bit_length() + 1
+
+
+def tree_nodes(count: int) -> list[tuple[int, int]]:
+    """Return the (level, index) of the nodes that make up the first ``count`` leaves.
+
+    >>> tree_nodes(6)
+    [(2, 0), (1, 2)]
+    """
+    nodes, start = [], 0
+    for level in reversed(range(count.bit_length())):
+        if count >> level & 1:
+            nodes.append((level, start >> level))
+            start += 1 << level
+    return nodes
+
+
+def _units(mean: BoundedMean) -> tuple[object, ...]:
+    return mean.adjacency, mean.sampling, mean.rate, mean.members
+
+
+def _steps(noise: np.ndarray, grid: float) -> np.ndarray:
+    return np.rint(noise / grid)
+
+
+def _add_on_grid(value: Vector, noise_steps: np.ndarray, grid: float) -> Vector:
+    """Return value + noise on the grid: the value is rounded to it, and the sum of the integers is exact."""
     # Beyond 2^52 grid steps a double is a whole number of steps already; the mean of clipped vectors stays far below.
-    steps = np.rint(value.detach().cpu().numpy() / grid) + np.rint(noise / grid)
+    steps = np.rint(value.detach().cpu().numpy() / grid) + noise_steps
     return torch.from_numpy(steps * grid).to(value.device)

@@ -1,0 +1,89 @@
+r"""What a whole run costs: the price of the unit that is exposed most.
+
+Releases differ in whom they expose. A full release exposes every unit; a local step exposes the records of one client,
+and these only with the probability to be in the batch. So the units are divided by what they are exposed to, the
+releases that concern each kind of unit are composed, and the largest epsilon counts.
+
+* Full Gaussian releases: exactly, :math:`\mu^2 = \sum 1/z^2` (``accounting.py``).
+* Releases on random batches: numerically, as privacy-loss distributions (``sampled.py``), together with the former.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from .accounting import gdp_epsilon
+from .sampled import sampled_epsilon
+
+FULL, FIXED, POISSON = "full", "fixed", "poisson"  # how the units of a release were drawn
+
+Key = TypeVar("Key")
+Exposed = Mapping[tuple[str, float, float], int]  # (sampling, rate, multiplier) -> releases
+
+
+class Spend(NamedTuple):
+    """A release as the accountant sees it."""
+
+    multiplier: float  # noise deviation / sensitivity; for an element of a tree, of all its nodes together
+    sampling: str = FULL
+    rate: float = 1.0
+    members: tuple[int, ...] | None = None  # the clients, or parts, that are exposed; None: all
+
+
+def total_epsilon(spends: Iterable[Spend], delta: float) -> float:
+    """Return the epsilon that these releases cost together, at ``delta``, for whoever is exposed most.
+
+    >>> round(total_epsilon([Spend(4.0)] * 4, 1e-5), 4)
+    1.9931
+    >>> one, other = Spend(4.0, members=(0,)), Spend(4.0, members=(1,))
+    >>> total_epsilon([one, other], 1e-5) == total_epsilon([one], 1e-5)
+    True
+    """
+    return max((price(profile, delta) for profile in profiles(spends)), default=0.0)
+
+
+def profiles(spends: Iterable[Spend]) -> list[dict[tuple[str, float, float], int]]:
+    """Return the distinct collections of releases to which a unit can be exposed, without those inside another."""
+    return by_exposure(((spend.sampling, spend.rate, spend.multiplier), spend.members) for spend in spends)
+
+
+def by_exposure(items: Iterable[tuple[Key, tuple[int, ...] | None]]) -> list[dict[Key, int]]:
+    """Return what members are exposed to, as counts: one collection for all, or one for each kind of member.
+
+    >>> by_exposure([("a", None), ("b", (0, 1)), ("b", (1,)), ("c", (2,))])
+    [{'a': 1, 'b': 2}, {'a': 1, 'c': 1}]
+    """
+    common: Counter[Key] = Counter()
+    own: defaultdict[int, Counter[Key]] = defaultdict(Counter)
+    for key, members in items:
+        if members is None:
+            common[key] += 1
+        else:
+            for member in members:
+                own[member][key] += 1
+    distinct = {frozenset(counter.items()): counter for counter in own.values()}
+    # With many members, most are exposed to the same releases; those exposed to less cannot cost more.
+    largest = [
+        one for one in distinct.values() if not any(one != other and one <= other for other in distinct.values())
+    ]
+    return [dict(common + counter) for counter in largest] or [dict(common)]
+
+
+def price(profile: Exposed, delta: float) -> float:
+    """Return the epsilon of one collection of releases."""
+    mu = gaussian_mu(profile)
+    sampled = {key: count for key, count in profile.items() if key[0] != FULL}
+    if not sampled or math.isinf(mu):
+        return gdp_epsilon(mu, delta)
+    return sampled_epsilon(mu, sampled, delta)
+
+
+def gaussian_mu(profile: Exposed) -> float:
+    """Return the GDP parameter of the full Gaussian releases."""
+    full = {multiplier: count for (sampling, _, multiplier), count in profile.items() if sampling == FULL}
+    if 0 in full:
+        return math.inf
+    return math.sqrt(math.fsum(count / multiplier**2 for multiplier, count in full.items()))
