@@ -24,6 +24,8 @@ from .privacy.calibration import Profile
 from .privacy.composition import FULL, by_exposure, gaussian_mu, profiles
 from .rounds import DIFFERENCE, GRADIENT, LOCAL, Planned
 
+LOCAL_SHARE = 1 / 3  # of the budget, for a routine that makes releases of its own
+
 
 class PlannedRelease(NamedTuple):
     """A release to come."""
@@ -134,8 +136,17 @@ def plan(
             WeakDeltaWarning,
             stacklevel=2,
         )
-    multipliers = calibrate(_profiles(algorithm, population), algorithm.shares(), budget, accounting)
+    multipliers = calibrate(_profiles(algorithm, population), _shares(algorithm), budget, accounting)
     return Plan(algorithm, budget, population, accounting, multipliers)
+
+
+def _shares(algorithm: Algorithm) -> dict[str, float]:
+    """Return the shares of all purposes; a routine that makes releases gets a third, if the algorithm does not say."""
+    shares = dict(algorithm.shares())
+    if LOCAL not in shares:
+        rest = (1 - LOCAL_SHARE) / sum(shares.values())
+        shares = {**{purpose: share * rest for purpose, share in shares.items()}, LOCAL: LOCAL_SHARE}
+    return shares
 
 
 def _planned(algorithm: Algorithm, population: Population) -> Iterator[tuple[int, Planned]]:
@@ -148,14 +159,12 @@ def _planned(algorithm: Algorithm, population: Population) -> Iterator[tuple[int
 
 def _profiles(algorithm: Algorithm, population: Population) -> list[Profile]:
     """Return what units are exposed to: one profile for all, or one for each client or part where they differ."""
-    return [
-        *by_exposure(
-            (
-                Kind(
-                    planned.purpose, planned.exposure.sampling, planned.exposure.rate, planned.factor, planned.padding
-                ),
-                planned.exposure.members,
-            )
-            for _, planned in _planned(algorithm, population)
+    found = by_exposure(
+        (
+            Kind(planned.purpose, planned.exposure.sampling, 1.0, planned.factor, planned.padding),
+            planned.exposure.rate,
+            planned.exposure.members,
         )
-    ]
+        for _, planned in _planned(algorithm, population)
+    )
+    return [{kind._replace(rate=rate): count for (kind, rate), count in profile.items()} for profile in found]

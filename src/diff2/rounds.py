@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ._types import Vector
 from .cohort import Cohort
+from .errors import LedgerError
 from .population import Exposure
 from .privacy import BoundedMean, Mechanism, Release, ReleaseEntry
 
@@ -58,6 +59,11 @@ class Round:
         Args:
             step: tells several releases of one purpose in a round apart; each has noise of its own.
         """
+        if any((entry.purpose, entry.step) == (purpose, step) for entry in self.entries):
+            raise LedgerError(
+                f"round {self.number} has released a {purpose} of step {step} already; a second one would carry the "
+                "same noise, and their difference none. Give each release of a round its own step"
+            )
         z = self.multipliers[purpose] if multiplier is None else multiplier
         release = self.mechanism.gaussian(mean, z, round=self.number, purpose=purpose, step=step)
         self.entries.append(release.entry)

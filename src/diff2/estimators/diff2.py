@@ -39,7 +39,6 @@ from .base import Estimator, difference_radius, require_finite
 
 CLIPPINGS = ("separate", "telescoped")
 NOISE_SCHEDULES = ("constant", "position")
-LOCAL_SHARE = 1 / 3  # of the budget, for a routine that makes releases of its own
 SAFETY = 1 - 1e-12  # of what is left: sums of spendings are rounded
 
 
@@ -96,6 +95,10 @@ class Diff2(Estimator):
         return split_shares(self.budget_split)
 
     def check(self, population: Population, private: bool) -> None:
+        if self.adaptive and not population.everyone:
+            raise InvalidArgument(
+                "budget_split='auto' needs all clients in every round; give a number, or leave clients_per_round out"
+            )
         if private:
             require_finite("clip_gradient", self.clip_gradient)
             if self.restart_interval > 1 and not self.cap:
@@ -183,13 +186,12 @@ class Diff2(Estimator):
 
 
 def split_shares(budget_split: float | tuple[float, float] | str) -> dict[str, float]:
-    """Return the shares of gradients, differences and, where the routine makes releases, local steps."""
+    """Return the shares of gradients and differences; a pair also says what is left for local steps."""
     if isinstance(budget_split, tuple):
         first, second = (1 / u for u in budget_split)
         return {GRADIENT: first, DIFFERENCE: second, LOCAL: 1 - first - second}
     share = 0.5 if isinstance(budget_split, str) else 1 / budget_split
-    rest = 1 - LOCAL_SHARE
-    return {GRADIENT: rest * share, DIFFERENCE: rest * (1 - share), LOCAL: LOCAL_SHARE}
+    return {GRADIENT: share, DIFFERENCE: 1 - share}
 
 
 def _check_split(budget_split: Any, routine: Routine) -> None:

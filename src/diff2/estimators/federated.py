@@ -27,6 +27,7 @@ import torch
 
 from .._types import Vector
 from .._validate import at_least, positive
+from ..errors import InvalidArgument
 from ..population import Batch, Population
 from ..rounds import LOCAL, Estimate, Planned, Round
 from ..routines import Routine
@@ -69,6 +70,11 @@ class DPFedAvg(Estimator):
         return {LOCAL: 1.0}
 
     def check(self, population: Population, private: bool) -> None:
+        if self.routine.local_steps > 1:
+            raise InvalidArgument(
+                f"{self.name} makes local steps at every client itself; use a routine without local steps, for example "
+                "GradientDescent(learning_rate=1.0)"
+            )
         for p in range(len(population.sizes)):
             population.check(self._batch(p))
         if private:

@@ -47,29 +47,49 @@ def total_epsilon(spends: Iterable[Spend], delta: float) -> float:
 
 def profiles(spends: Iterable[Spend]) -> list[dict[tuple[str, float, float], int]]:
     """Return the distinct collections of releases to which a unit can be exposed, without those inside another."""
-    return by_exposure(((spend.sampling, spend.rate, spend.multiplier), spend.members) for spend in spends)
+    found = by_exposure(((spend.sampling, spend.multiplier), spend.rate, spend.members) for spend in spends)
+    return [
+        {(sampling, rate, multiplier): count for ((sampling, multiplier), rate), count in profile.items()}
+        for profile in found
+    ]
 
 
-def by_exposure(items: Iterable[tuple[Key, tuple[int, ...] | None]]) -> list[dict[Key, int]]:
-    """Return what members are exposed to, as counts: one collection for all, or one for each kind of member.
+def by_exposure(items: Iterable[tuple[Key, float, tuple[int, ...] | None]]) -> list[dict[tuple[Key, float], int]]:
+    """Return what members are exposed to, as counts of (key, rate): one collection for all, or one for each member.
 
-    >>> by_exposure([("a", None), ("b", (0, 1)), ("b", (1,)), ("c", (2,))])
-    [{'a': 1, 'b': 2}, {'a': 1, 'c': 1}]
+    Members that are exposed to no more releases than another, at no higher rates, are left out: they cannot cost more.
+
+    >>> by_exposure([("a", 1.0, None), ("b", 0.2, (0, 1)), ("b", 0.2, (1,)), ("b", 0.1, (2,))])
+    [{('a', 1.0): 1, ('b', 0.2): 2}]
     """
-    common: Counter[Key] = Counter()
-    own: defaultdict[int, Counter[Key]] = defaultdict(Counter)
-    for key, members in items:
+    common: Counter[tuple[Key, float]] = Counter()
+    own: defaultdict[int, Counter[tuple[Key, float]]] = defaultdict(Counter)
+    for key, rate, members in items:
         if members is None:
-            common[key] += 1
+            common[key, rate] += 1
         else:
             for member in members:
-                own[member][key] += 1
-    distinct = {frozenset(counter.items()): counter for counter in own.values()}
-    # With many members, most are exposed to the same releases; those exposed to less cannot cost more.
-    largest = [
-        one for one in distinct.values() if not any(one != other and one <= other for other in distinct.values())
-    ]
+                own[member][key, rate] += 1
+    distinct = list({frozenset(counter.items()): counter for counter in own.values()}.values())
+    largest: list[Counter[tuple[Key, float]]] = []
+    for one in distinct:
+        if not any(_covers(other, one) for other in largest):
+            largest = [other for other in largest if not _covers(one, other)] + [one]
     return [dict(common + counter) for counter in largest] or [dict(common)]
+
+
+def _covers(one: Mapping[tuple[Key, float], int], other: Mapping[tuple[Key, float], int]) -> bool:
+    """Whether ``one`` holds, for each release of ``other``, one of the same key at the same or a higher rate."""
+    for key in {key for key, _ in other}:
+        mine = sorted(((rate, count) for (k, rate), count in one.items() if k == key), reverse=True)
+        theirs = sorted(((rate, count) for (k, rate), count in other.items() if k == key), reverse=True)
+        # From the highest rate down: at every rate, at least as many of mine are at or above it.
+        total = 0
+        for rate, count in theirs:
+            total += count
+            if sum(n for r, n in mine if r >= rate) < total:
+                return False
+    return True
 
 
 def price(profile: Exposed, delta: float) -> float:
