@@ -28,6 +28,12 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no report; only warnings and errors.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Make the noise repeatable. The run is then NOT private.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Look up tables there, too, if they are not beside the run file; then in $DIFF2_DATA."
+    ),
+]
 RunToml = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file; docs/run-file.md describes it.")]
 
 
@@ -57,18 +63,20 @@ def train(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where model, ledger and result go.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in DIR after a crash.")] = False,
     seed: Seed = None,
+    data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Train the model that a run file describes, within its privacy budget."""
     again = ["--seed", seed] if seed is not None else []
+    again += ["--data-dir", data_dir] if data_dir is not None else []
     advice = f"go on with: {command('diff2', 'train', run_file, '--out', out, '--resume', *again)}"
     with ending(advice):
         from .runfile import read_run_file
         from .runs import FILES, train_run_file
 
         progress = False if quiet or as_json else None
-        run = train_run_file(read_run_file(run_file), out, resume=resume, seed=seed, progress=progress)
+        run = train_run_file(read_run_file(run_file, data_dir), out, resume=resume, seed=seed, progress=progress)
         if as_json:
             files = {name: str(run.directory / name) for name in FILES}
             emit_json({**run.document, "directory": str(run.directory), "files": files})
@@ -100,6 +108,10 @@ def plan(
     budget_split: Annotated[float | None, typer.Option(help="u; default 1.25.")] = None,
     accounting: Annotated[str | None, typer.Option(help="exact (default) or paper.")] = None,
     weighting: Annotated[str | None, typer.Option(help="clients (default) or records.")] = None,
+    unit: Annotated[str | None, typer.Option(help="What is protected: record (default), owner or client.")] = None,
+    clients_per_round: Annotated[
+        int | None, typer.Option(help="Clients that take part in a round; default all.")
+    ] = None,
     dimension: Annotated[int | None, typer.Option(min=1, help="Number of parameters of the model.")] = None,
     step_length: Annotated[
         float | None, typer.Option(help="Typical distance of two iterates: step_norm in an earlier history.csv.")
@@ -120,6 +132,8 @@ def plan(
         "budget_split": budget_split,
         "accounting": accounting,
         "weighting": weighting,
+        "unit": unit,
+        "clients_per_round": clients_per_round,
     }
     with ending():
         from .forecast import forecast

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
+from .data import BuiltinSettings
 from .errors import InvalidArgument
 from .estimators import DPGD, Algorithm, Diff2
 from .planner import TYPICAL_RHO, Outlook, cycle_growth, outlook
-from .plans import Plan, plan
+from .plans import Plan, PlannedRelease, plan
 from .privacy import Budget
 from .routines import GradientDescent
 from .runfile import RunFile
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Releases that are alike but for their noise."""
+
+    purpose: str
+    sampling: str  # "full", "fixed" or "poisson"
+    rate: float  # largest probability of a unit to be in the batch
+    count: int  # of all clients together
+    multiplier_min: float  # noise deviation / sensitivity
+    multiplier_max: float
 
 
 @dataclass(frozen=True)
@@ -22,16 +35,27 @@ class Forecast:
 
     plan: Plan
     dimension: int | None  # None: errors are those of one parameter
-    outlooks: tuple[Outlook, ...]  # one where a step length was given; none for other algorithms than DIFF2 and DP-GD
+    outlooks: tuple[Outlook, ...]  # one where a step length was given; none where the prediction does not apply
     step_length: float | None
     cycle_growth: float | None  # by the noise of the differences; None where learning rate or dimension is not known
 
+    @property
+    def kinds(self) -> list[Kind]:
+        """What will be released, by purpose and by how the records are drawn."""
+        found: dict[tuple[str, str, float], list[PlannedRelease]] = {}
+        for release in self.plan.releases:
+            found.setdefault((release.purpose, release.exposure.sampling, release.exposure.rate), []).append(release)
+        return [
+            Kind(*key, len(alike), min(r.multiplier for r in alike), max(r.multiplier for r in alike))
+            for key, alike in found.items()
+        ]
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        noise = self.plan
+        noise, population = self.plan, self.plan.population
         counts: dict[str, int] = {}
-        for release in noise.releases:
-            counts[release.purpose] = counts.get(release.purpose, 0) + 1
+        for kind in self.kinds:
+            counts[kind.purpose] = counts.get(kind.purpose, 0) + kind.count
         return {
             "epsilon": noise.epsilon,
             "delta": noise.budget.delta,
@@ -40,11 +64,17 @@ class Forecast:
             "rounds": noise.algorithm.rounds,
             "client_sizes": list(noise.client_sizes),
             "weighting": noise.weighting,
+            "unit": population.unit,
+            "adjacency": population.adjacency,
+            "clients_per_round": population.clients_per_round,
+            "client_order": population.client_order,
             "accounting": noise.accounting,
             "sigma_1": noise.sigma_1,
             "sigma_2": noise.sigma_2,
             "sigma_3": noise.sigma_3,
             "releases": counts,
+            "kinds": [asdict(kind) for kind in self.kinds],
+            "adaptive": noise.algorithm.adaptive,
             "multipliers": dict(noise.multipliers),
             "dimension": self.dimension,
             "step_length": self.step_length,
@@ -64,22 +94,22 @@ def forecast(
     """Return the forecast for a run file, for options, or for a run file changed by options.
 
     Args:
-        options: ``epsilon``, ``delta``, ``weighting``, ``accounting``, fields of the algorithm; None: not given.
+        options: ``epsilon``, ``delta``, ``weighting``, ``accounting``, ``unit``, ``clients_per_round``,
+            ``client_order``, fields of the algorithm; None: not given.
         step_length: typical distance of two iterates; None predicts for a range of them.
         dimension: the number of parameters; None takes it from the run file where that names all columns.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    weighting = given.pop("weighting", "clients" if run is None else run.run.weighting)
-    accounting = given.pop("accounting", "exact" if run is None else run.privacy.accounting)
+    settings = _settings(run, given)
     if run is not None:
         given = {"epsilon": run.privacy.epsilon, "delta": run.privacy.delta, **given}
     budget = Budget(given.pop("epsilon"), given.pop("delta"))
     algorithm = _algorithm(run, given)
-    noise = plan(algorithm, budget, client_sizes, weighting=weighting, accounting=accounting)
+    noise = plan(algorithm, budget, client_sizes, **settings)
     if dimension is None and run is not None:
         dimension = _dimension(run)
     outlooks: tuple[Outlook, ...] = ()
-    if isinstance(algorithm, Diff2):
+    if isinstance(algorithm, Diff2) and _predictable(algorithm, noise):
         lengths = [step_length] if step_length is not None else _typical_lengths(algorithm)
         outlooks = tuple(
             outlook(
@@ -88,15 +118,39 @@ def forecast(
                 client_sizes,
                 step_length=length,
                 dimension=dimension or 1,
-                weighting=weighting,
-                accounting=accounting,
+                weighting=noise.weighting,
+                accounting=noise.accounting,
             )
             for length in lengths
         )
     growth = None
     if isinstance(algorithm, Diff2) and run is not None and dimension is not None:
-        growth = cycle_growth(algorithm, noise.sigma_2 or 0.0, dimension)
+        growth = cycle_growth(algorithm, noise.sigma_2 or 0.0, dimension) if _descends(algorithm) else None
     return Forecast(noise, dimension, outlooks, step_length, growth)
+
+
+def _settings(run: RunFile | None, given: dict[str, Any]) -> dict[str, Any]:
+    """Return how records are weighed, protected, sampled and accounted for; these leave ``given``."""
+    defaults: dict[str, Any] = {"weighting": "clients", "accounting": "exact", "unit": "record"}
+    defaults |= {"clients_per_round": None, "client_order": "round_robin"}
+    if run is not None:
+        defaults |= {name: getattr(run.run, name) for name in ("weighting", "clients_per_round", "client_order")}
+        defaults |= {name: getattr(run.privacy, name) for name in ("accounting", "unit")}
+        if defaults["unit"] == "record" and run.data is not None and run.data.group_column is not None:
+            defaults["unit"] = "owner"
+    return {name: given.pop(name, value) for name, value in defaults.items()}
+
+
+def _predictable(algorithm: Diff2, noise: Plan) -> bool:
+    """Whether the formula of the planner holds: the paper's estimator, all records in every round."""
+    plain = algorithm.noise_schedule == "constant" and not isinstance(algorithm.budget_split, str)
+    return (
+        plain and algorithm.routine.local_steps == 1 and noise.population.everyone and noise.population.unit == "record"
+    )
+
+
+def _descends(algorithm: Diff2) -> bool:
+    return isinstance(algorithm.routine, GradientDescent) and algorithm.routine.schedule == "constant"
 
 
 def _algorithm(run: RunFile | None, options: Mapping[str, Any]) -> Algorithm:
@@ -123,6 +177,9 @@ def _typical_lengths(algorithm: Diff2) -> list[float]:
 def _dimension(run: RunFile) -> int | None:
     """Return the number of parameters of the run's model, where the file says how many inputs and outputs there are."""
     data = run.data
+    if isinstance(data, BuiltinSettings):
+        widths = [data.inputs, *run.model.hidden, data.encoding().outputs]
+        return sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(widths))
     if data is None or data.columns is None or (data.task == "classification" and data.classes is None):
         return None
     widths = [len(data.columns), *run.model.hidden, 1 if data.classes is None else len(data.classes)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +10,22 @@ from .console import show_facts, show_guarantee, show_line, show_rows, upward
 
 if TYPE_CHECKING:
     from .demo import DemoReport
-    from .forecast import Forecast
+    from .forecast import Forecast, Kind
     from .planner import Outlook, Prediction
     from .plans import Plan
+    from .population import Population
     from .privacy import Budget, Ledger, Spend
     from .runs import FinishedRun
 
 
+PROTECTED = {
+    ("record", "replace-one"): "each record",
+    ("record", "add-or-remove-one"): "each record, against being added or removed",
+    ("owner", "replace-one"): "each owner, with all records of the owner at a client",
+    ("client", "replace-one"): "each client, with all its records",
+}
+NOUNS = {"local": "local steps"}
+BATCHES = {"fixed": "batches drawn without replacement", "poisson": "Poisson batches"}
 GROWTH_LIMIT = 2.0  # of the estimate in a cycle, by noise; beyond, the forecast says so
 
 
@@ -55,15 +63,14 @@ def show_run(run: FinishedRun) -> None:
 def show_forecast(found: Forecast) -> None:
     """Print noise, cost and predicted error of a plan."""
     noise = found.plan
-    sizes = noise.client_sizes
-    counts = Counter(release.purpose for release in noise.releases)
     show_facts(
         "the plan",
         {
             "algorithm": f"{noise.algorithm.name}, {noise.algorithm.rounds:,} rounds",
-            "clients": f"{len(sizes)} with {sum(sizes):,} records ({noise.weighting} weigh alike)",
-            "releases": ", ".join(f"{count:,} {purpose}s" for purpose, count in counts.items()),
-            "noise": _noise(noise),
+            "clients": _clients(noise.population),
+            "protected": PROTECTED[noise.population.unit, noise.population.adjacency],
+            "releases": ", ".join(_alike(kind) for kind in found.kinds),
+            "noise": _noise(noise) + (", as with regular restarts" if noise.algorithm.adaptive else ""),
             "epsilon": f"{_cost(noise.epsilon, noise.budget)}, {noise.accounting} accounting",
         },
     )
@@ -208,6 +215,21 @@ def _purpose_cells(row: Mapping[str, Any]) -> list[str]:
     return [name, f"{row['count']:,}", multiplier, upward(row["epsilon_alone"])]
 
 
+def _clients(population: Population) -> str:
+    sizes, m = population.sizes, population.clients_per_round
+    weights = f"{len(sizes)} with {sum(sizes):,} records ({population.weighting} weigh alike)"
+    if m is None:
+        return weights
+    order = "in turn" if population.client_order == "round_robin" else "drawn in secret"
+    return f"{weights}, {m} a round, {order}"
+
+
+def _alike(kind: Kind) -> str:
+    purpose = NOUNS.get(kind.purpose, f"{kind.purpose}s")
+    rate = "" if kind.sampling == "full" else f" ({BATCHES[kind.sampling]}, rate {kind.rate:.3g})"
+    return f"{kind.count:,} {purpose}{rate}"
+
+
 def _noise(noise: Plan) -> str:
     sigmas = {"sigma_1": noise.sigma_1, "sigma_2": noise.sigma_2, "sigma_3": noise.sigma_3}
     return ", ".join(f"{name} = {value:.6g}" for name, value in sigmas.items() if value is not None)
@@ -218,7 +240,11 @@ def _cost(epsilon: float, budget: Budget) -> str:
 
 
 def _settings(fields: Mapping[str, Any]) -> str:
-    rest = [f"{name}={value}" for name, value in fields.items() if name != "name"]
+    rest = [
+        f"{name}=({_settings(value)})" if isinstance(value, Mapping) and "name" in value else f"{name}={value}"
+        for name, value in fields.items()
+        if name != "name"
+    ]
     return ", ".join([str(fields["name"]), *rest])
 
 

@@ -1,21 +1,22 @@
 """Run files: everything about a run in one TOML file, checked before a record is read.
 
-Tables: ``[data]``, ``[model]``, ``[algorithm]``, ``[routine]``, ``[privacy]`` and, optionally, ``[run]``. An unknown
-table or key is an error that suggests the nearest one.
+Tables: ``[data]``, ``[model]``, ``[algorithm]``, ``[routine]``, ``[privacy]`` and, optionally, ``[run]`` and
+``[compare]``. An unknown table or key is an error that suggests the nearest one.
 """
 
 from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+import typing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ._fields import from_table
 from ._validate import at_least, nearest, one_of
-from .data import TableSettings
+from .data import BuiltinSettings, DataSettings, TableSettings
 from .errors import InvalidArgument
 from .estimators import ALGORITHMS, Algorithm
 from .models import ACTIVATIONS
@@ -23,10 +24,13 @@ from .population import CLIENT_ORDERS, WEIGHTINGS
 from .preparation import OUTPUTS
 from .privacy import Budget
 from .privacy.calibration import ACCOUNTINGS
-from .routines import ROUTINES
+from .routines import ROUTINES, Routine
 
-TABLES = ("data", "model", "algorithm", "routine", "privacy", "run")
+TABLES = ("data", "model", "algorithm", "routine", "privacy", "run", "compare")
 DTYPES = ("float32", "float64")
+DATA_VARIABLE = "DIFF2_DATA"  # names a folder in which tables are looked up, too
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -95,18 +99,71 @@ class RunFile:
     """A run file, read and checked."""
 
     path: Path
-    data: TableSettings | None  # None only where a plan is made before there is data
+    data: DataSettings | None  # None only where a plan is made before there is data
     model: ModelSettings
     algorithm: Algorithm
     privacy: PrivacySettings
     run: RunSettings
 
 
-def read_run_file(path: str | os.PathLike[str]) -> RunFile:
-    """Read a run file. Paths of tables are made relative to the folder it is in; no table is opened."""
+@dataclass(frozen=True)
+class CompareFile:
+    """A run file for several algorithms: what they have in common, and the tables from which each is built."""
+
+    path: Path
+    data: DataSettings
+    model: ModelSettings
+    privacy: PrivacySettings
+    run: RunSettings
+    algorithm: Mapping[str, Any]  # base settings; fields of different algorithms side by side
+    routine: Mapping[str, Any] | None
+    compare: Mapping[str, Mapping[str, Any]]  # [compare.NAME]
+
+
+def read_run_file(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> RunFile:
+    """Read a run file; no table is opened.
+
+    Tables with relative names are looked up in the folder of the run file, then in ``data_dir``, then in the folder
+    that the environment variable DIFF2_DATA names.
+    """
+    return _read(path, data_dir, _run_file)
+
+
+def read_compare_file(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> CompareFile:
+    """Read a run file for a comparison: ``[algorithm]`` and ``[routine]`` need not be complete."""
+    return _read(path, data_dir, _compare_file)
+
+
+def named(table: str, keys: Mapping[str, Any], classes: Mapping[str, type], **given: Any) -> Any:
+    """Build the class that ``name`` chooses from the other keys; a routine inside is a table of the same kind."""
+    keys = dict(keys)
+    if "name" not in keys:
+        raise InvalidArgument(f"[{table}] needs the key 'name', one of {sorted(classes)}")
+    name = keys.pop("name")
+    if not isinstance(name, str) or name not in classes:
+        raise InvalidArgument(
+            f"[{table}] name: expected one of {sorted(classes)}, got {name!r}{nearest(name, classes)}"
+        )
+    for key, hint in typing.get_type_hints(classes[name]).items():
+        if hint is Routine and key not in given:
+            inner = f"{table}.{key}"
+            if not isinstance(keys.get(key), dict):
+                raise InvalidArgument(f"[{table}] needs a routine; add a table: [{inner}] with name = ...")
+            given[key] = named(inner, keys.pop(key), ROUTINES)
+    return from_table(classes[name], table, keys, **given)
+
+
+def _read(
+    path: str | os.PathLike[str],
+    data_dir: str | os.PathLike[str] | None,
+    parse: Callable[[Path, Mapping[str, Any], list[Path]], T],
+) -> T:
     source = Path(path)
+    folders = [source.parent, *(Path(folder) for folder in (data_dir, os.environ.get(DATA_VARIABLE)) if folder)]
     try:
-        return _parse(source, tomllib.loads(source.read_text(encoding="utf-8")))
+        content = tomllib.loads(source.read_text(encoding="utf-8"))
+        _check_tables(content)
+        return parse(source, content, folders)
     except FileNotFoundError:
         raise InvalidArgument(f"no run file at {source}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -115,41 +172,62 @@ def read_run_file(path: str | os.PathLike[str]) -> RunFile:
         raise InvalidArgument(f"{source}: {error}") from None
 
 
-def _parse(path: Path, content: Mapping[str, Any]) -> RunFile:
+def _check_tables(content: Mapping[str, Any]) -> None:
     for name, table in content.items():
         if name not in TABLES:
             kind = "table" if isinstance(table, dict) else "key outside of a table:"
             raise InvalidArgument(f"unknown {kind} {name!r}{nearest(name, TABLES)} (known tables: {', '.join(TABLES)})")
         if not isinstance(table, dict):
             raise InvalidArgument(f"expected [{name}] to be a table, got {name} = {table!r}")
-    routine = _named("routine", content, ROUTINES)
+    for name, table in content.get("compare", {}).items():
+        if not isinstance(table, dict):
+            raise InvalidArgument(f"expected [compare.{name}] to be a table, got {name} = {table!r}")
+
+
+def _run_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -> RunFile:
+    routine = named("routine", _required(content, "routine"), ROUTINES)
     return RunFile(
         path=path,
-        data=_data(path, content["data"]) if "data" in content else None,
-        model=from_table(ModelSettings, "model", content.get("model", {})),
-        algorithm=_named("algorithm", content, ALGORITHMS, routine=routine),
-        privacy=from_table(PrivacySettings, "privacy", _required(content, "privacy")),
-        run=from_table(RunSettings, "run", content.get("run", {})),
+        data=_data(content["data"], folders) if "data" in content else None,
+        algorithm=named("algorithm", _required(content, "algorithm"), ALGORITHMS, routine=routine),
+        **_common(content),
     )
 
 
-def _data(path: Path, table: Mapping[str, Any]) -> TableSettings:
+def _compare_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -> CompareFile:
+    return CompareFile(
+        path=path,
+        data=_data(_required(content, "data"), folders),
+        algorithm=content.get("algorithm", {}),
+        routine=content.get("routine"),
+        compare=content.get("compare", {}),
+        **_common(content),
+    )
+
+
+def _common(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "model": from_table(ModelSettings, "model", content.get("model", {})),
+        "privacy": from_table(PrivacySettings, "privacy", _required(content, "privacy")),
+        "run": from_table(RunSettings, "run", content.get("run", {})),
+    }
+
+
+def _data(table: Mapping[str, Any], folders: list[Path]) -> DataSettings:
+    if "builtin" in table:
+        for key in ("file", "files"):
+            if key in table:
+                raise InvalidArgument(f"[data] has both builtin and {key}; leave one of them out")
+        return from_table(BuiltinSettings, "data", table)
     settings = from_table(TableSettings, "data", table)
-    files = tuple(str(path.parent / file) for file in settings.files)
-    return replace(settings, files=files, file=None if settings.file is None else str(path.parent / settings.file))
+    files = tuple(_found(file, folders) for file in settings.files)
+    return replace(settings, files=files, file=None if settings.file is None else _found(settings.file, folders))
 
 
-def _named(table: str, content: Mapping[str, Any], classes: Mapping[str, type], **given: Any) -> Any:
-    """Build the class that the table's ``name`` chooses from the table's other keys."""
-    keys = dict(_required(content, table))
-    if "name" not in keys:
-        raise InvalidArgument(f"[{table}] needs the key 'name', one of {sorted(classes)}")
-    name = keys.pop("name")
-    if not isinstance(name, str) or name not in classes:
-        raise InvalidArgument(
-            f"[{table}] name: expected one of {sorted(classes)}, got {name!r}{nearest(name, classes)}"
-        )
-    return from_table(classes[name], table, keys, **given)
+def _found(file: str, folders: list[Path]) -> str:
+    """Return the first place where a table is; where it is nowhere, the first where it could have been."""
+    places = [folder / file for folder in folders]
+    return str(next((place for place in places if place.is_file()), places[0]))
 
 
 def _required(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -1,10 +1,14 @@
 """From the owners' tables to clients: reading, checking, scaling."""
 
-from .scaling import EncodedClients, Encoding, Scaling, load_clients
+from .builtin import BuiltinSettings
+from .loading import DataSettings, EncodedClients, load_clients
+from .scaling import Encoding, Scaling
 from .tables import ClientTable, TableSettings, read_clients, read_table
 
 __all__ = [
+    "BuiltinSettings",
     "ClientTable",
+    "DataSettings",
     "EncodedClients",
     "Encoding",
     "Scaling",

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import InvalidArgument, leak
-from .tables import ClientTable, TableSettings, input_columns, labels, numbers, read_clients
+from .tables import ClientTable, TableSettings, input_columns, labels, numbers
 
 if TYPE_CHECKING:
     import pandas
@@ -138,34 +138,31 @@ class Encoding:
         )
 
 
-class EncodedClients(NamedTuple):
-    """Tables made ready for ``diff2.train(clients=..., leaks=...)``."""
-
-    clients: list[tuple[np.ndarray, np.ndarray]]
-    names: list[str]
-    encoding: Encoding
-    leaks: tuple[str, ...]  # what was taken from the data without noise
-
-
-def load_clients(settings: TableSettings, *, strict: bool = False) -> EncodedClients:
-    """Read the tables and encode them; whatever is taken from the data itself is a leak: warned of, or refused."""
-    tables = read_clients(settings)
-    encoding, leaks = choose_encoding(settings, tables, strict=strict)
-    pairs = [(encoding.encode_inputs(t.frame, t.name), encoding.encode_targets(t.frame, t.name)) for t in tables]
-    return EncodedClients(pairs, [table.name for table in tables], encoding, leaks)
-
-
 def choose_encoding(
-    settings: TableSettings, tables: Sequence[ClientTable], *, strict: bool = False
+    settings: TableSettings,
+    tables: Sequence[ClientTable],
+    held: Sequence[ClientTable] = (),
+    *,
+    strict: bool = False,
 ) -> tuple[Encoding, tuple[str, ...]]:
-    """Return the encoding that the settings ask for, and what it takes from the data."""
+    """Return the encoding that the settings ask for, and what it takes from the data.
+
+    Args:
+        tables: records to train on.
+        held: records held out, which count for the range of the target and the list of classes only.
+    """
     names = input_columns(settings, tables)
-    unbounded = [name for name in names if name not in settings.bounds]
     regression, leaks = settings.task == "regression", []
     scalings = {name: Scaling.of_input(settings.bounds[name]) for name in names if name in settings.bounds}
     target = Scaling.of_target(settings.bounds[settings.target]) if settings.target in settings.bounds else Scaling()
+    if settings.target_scale == "max":
+        values = np.concatenate([numbers(table, settings.target) for table in (*tables, *held)])
+        target = Scaling(scale=float(np.abs(values).max()) or 1.0)
+        leaks.append(f"scaling of {settings.target!r} by its largest absolute value")
     if settings.scale == "data":
-        measured = unbounded + ([settings.target] if regression and settings.target not in settings.bounds else [])
+        measured = [name for name in names if name not in settings.bounds]
+        if regression and settings.target not in settings.bounds and settings.target_scale is None:
+            measured.append(settings.target)
         found = {name: Scaling.of_data(np.concatenate([numbers(t, name) for t in tables])) for name in measured}
         target = found.pop(settings.target, target)
         scalings |= found
@@ -173,7 +170,7 @@ def choose_encoding(
             leaks.append(f"scaling of {_listed(measured)} by the data's own mean and deviation")
     classes = settings.classes
     if not regression and classes is None:
-        classes = _found_classes(settings.target, tables)
+        classes = _found_classes(settings.target, (*tables, *held))
         leaks.append(f"the list of classes of {settings.target!r} taken from the data")
     for name in leaks:
         leak(f"{name}: values that depend on the records leave without noise.", strict=strict, stacklevel=4)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .._validate import nearest, one_of
+from .._validate import at_least, nearest, one_of
 from ..errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 TASKS = ("regression", "classification")
 SCALES = ("none", "data")
+TARGET_SCALES = ("none", "max")
 PARQUET = (".parquet", ".pq")
 
 
@@ -34,14 +35,19 @@ class TableSettings:
         target: the column to predict.
         task: ``"regression"`` or ``"classification"``.
         files: one CSV, CSV.gz or Parquet file a client.
-        file: one file for all clients; ``client_column`` then names the column that tells them apart (without it, all
-            records are one client's).
-        columns: the inputs, in order; by default all columns but target, client column and ``drop``.
+        file: one file for all clients; ``client_column`` then names the column that tells them apart, or ``clients``
+            says to how many its records are dealt in turn (without both, all records are one client's).
+        group_column: names the owner of a record inside a client; the records of one owner are protected together.
+        columns: the inputs, in order; by default all columns but target, client and group column and ``drop``.
         drop: columns to leave out.
         bounds: public range [low, high] of a column.
         scale: ``"none"`` uses columns without bounds as they are; ``"data"`` standardises them by their own mean and
-            deviation, which leaks.
+            deviation (of the records trained on), which leaks.
+        target_scale: of a regression, instead of what ``scale`` says: ``"none"``, or ``"max"``: divided by its own
+            largest absolute value, held-out records included, which leaks.
         classes: the public list of classes; by default those found in the data, which leaks.
+        holdout: share of each client's records (with ``group_column``, of its owners) that is not trained on.
+        holdout_seed: draws them.
     """
 
     target: str
@@ -49,27 +55,29 @@ class TableSettings:
     files: tuple[str, ...] = ()
     file: str | None = None
     client_column: str | None = None
+    clients: int | None = None
+    group_column: str | None = None
     columns: tuple[str, ...] | None = None
     drop: tuple[str, ...] = ()
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     scale: str = "none"
+    target_scale: str | None = None
     classes: tuple[Any, ...] | None = None
+    holdout: float | None = None
+    holdout_seed: int = 0
 
     def __post_init__(self) -> None:
         one_of("task", self.task, TASKS)
         one_of("scale", self.scale, SCALES)
         self._check_files()
         self._check_columns()
+        self._check_target()
+        if self.holdout is not None and not 0 < self.holdout < 1:
+            raise InvalidArgument(f"expected holdout to be a share between 0 and 1, got holdout={self.holdout!r}")
+        at_least("holdout_seed", self.holdout_seed, 0)
         for name, (low, high) in self.bounds.items():
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
                 raise InvalidArgument(f"expected bounds of {name!r} to be finite, low < high, got [{low!r}, {high!r}]")
-        if self.task == "classification" and self.target in self.bounds:
-            raise InvalidArgument(f"bounds of the target {self.target!r} make no sense for task='classification'")
-        if self.classes is not None:
-            if self.task != "classification":
-                raise InvalidArgument(f"classes are given, but task={self.task!r}; leave them out")
-            if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
-                raise InvalidArgument(f"expected two or more different classes, got classes={list(self.classes)!r}")
 
     def _check_files(self) -> None:
         if bool(self.files) == (self.file is not None):
@@ -81,6 +89,13 @@ class TableSettings:
             raise InvalidArgument(
                 f"client_column={self.client_column!r} goes with file = '...'; with files = [...] each file is a client"
             )
+        if self.clients is not None:
+            at_least("clients", self.clients, 1)
+            if self.files or self.client_column is not None:
+                raise InvalidArgument(
+                    f"clients={self.clients} deals the records of one file = '...' to so many clients; leave it out "
+                    "with files and client_column, which say whose records they are"
+                )
         for first, second in pairwise(sorted(self.files)):
             if first == second:
                 raise InvalidArgument(f"{first!r} is listed twice in files; a record must be in one place only")
@@ -93,11 +108,32 @@ class TableSettings:
         inputs = self.columns or ()
         if len(set(inputs)) < len(inputs):
             raise InvalidArgument(f"a column is listed twice in columns={list(inputs)!r}")
-        for role, name in (("target", self.target), ("client_column", self.client_column)):
+        for role in ("target", "client_column", "group_column"):
+            name = getattr(self, role)
             if name in inputs:
                 raise InvalidArgument(f"{role}={name!r} is also listed in columns; it cannot be an input")
-        if self.target in self.drop or self.target == self.client_column:
-            raise InvalidArgument(f"target={self.target!r} cannot also be dropped or name the client")
+        if self.target in self.drop or self.target in (self.client_column, self.group_column):
+            raise InvalidArgument(f"target={self.target!r} cannot also be dropped, or name the client or the owner")
+        if self.group_column is not None and self.group_column == self.client_column:
+            raise InvalidArgument(
+                f"client_column and group_column are both {self.group_column!r}; to protect whole clients, leave "
+                "group_column out and set unit = 'client' in [privacy]"
+            )
+
+    def _check_target(self) -> None:
+        if self.task == "classification" and self.target in self.bounds:
+            raise InvalidArgument(f"bounds of the target {self.target!r} make no sense for task='classification'")
+        if self.classes is not None:
+            if self.task != "classification":
+                raise InvalidArgument(f"classes are given, but task={self.task!r}; leave them out")
+            if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
+                raise InvalidArgument(f"expected two or more different classes, got classes={list(self.classes)!r}")
+        if self.target_scale is not None:
+            one_of("target_scale", self.target_scale, TARGET_SCALES)
+            if self.task != "regression" or self.target in self.bounds:
+                raise InvalidArgument(
+                    f"target_scale={self.target_scale!r} is for a regression whose target has no bounds; leave it out"
+                )
 
 
 class ClientTable(NamedTuple):
@@ -127,7 +163,10 @@ def read_table(file: str) -> pandas.DataFrame:
 
     path = Path(file)
     if not path.is_file():
-        raise InvalidArgument(f"no file at {path}; relative paths are taken from the folder of the run file")
+        raise InvalidArgument(
+            f"no file at {path}; relative names are looked up beside the run file, in --data-dir "
+            "and in the folder that the environment variable DIFF2_DATA names"
+        )
     try:
         if path.suffix.lower() in PARQUET:
             return pandas.read_parquet(path, engine="pyarrow")
@@ -147,7 +186,7 @@ def read_table(file: str) -> pandas.DataFrame:
 def input_columns(settings: TableSettings, clients: Sequence[ClientTable]) -> tuple[str, ...]:
     """Return the names of the inputs, after checking that every name used anywhere is a column of every client."""
     first = clients[0]
-    others = {settings.target, settings.client_column, *settings.drop}
+    others = {settings.target, settings.client_column, settings.group_column, *settings.drop}
     inputs = settings.columns or tuple(str(name) for name in first.frame.columns if name not in others)
     for name in inputs if settings.columns is None else ():
         if name.startswith("Unnamed: "):  # what pandas calls a column without a name: mostly the number of the row
@@ -202,6 +241,17 @@ def labels(client: ClientTable, name: str) -> list[Any]:
     column = client.frame[name]
     _require_present(client, name, column)
     return list(column.tolist())
+
+
+def owners(client: ClientTable, name: str) -> np.ndarray:
+    """Return the owner of each record, as numbers or texts."""
+    require_column(client, name)
+    if client.frame[name].isna().any():
+        raise InvalidArgument(
+            f"column {name!r} of client {client.name!r} holds missing values; each record needs an owner, so fill them "
+            "in or remove those records at the client"
+        )
+    return np.asarray(client.frame[name].tolist())
 
 
 def _split(frame: pandas.DataFrame, settings: TableSettings) -> list[ClientTable]:

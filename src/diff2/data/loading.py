@@ -1,0 +1,65 @@
+"""From ``[data]`` to arrays that can be trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from . import randhie
+from .builtin import BuiltinSettings
+from .partition import deal, hold_out
+from .scaling import Encoding, choose_encoding
+from .tables import ClientTable, TableSettings, owners, read_clients
+
+DataSettings = TableSettings | BuiltinSettings
+Pair = tuple[np.ndarray, np.ndarray]  # inputs and targets
+
+
+class EncodedClients(NamedTuple):
+    """Tables made ready for ``diff2.train(clients=..., groups=..., leaks=...)``."""
+
+    clients: list[Pair]
+    names: list[str]
+    encoding: Encoding
+    leaks: tuple[str, ...]  # what was taken from the data without noise
+    groups: list[np.ndarray] | None = None  # the owner of each record, one array a client
+    holdout: Pair | None = None  # records not to train on
+
+
+def load_clients(settings: DataSettings, *, strict: bool = False) -> EncodedClients:
+    """Read the tables and encode them; whatever is taken from the data itself is a leak: warned of, or refused."""
+    if isinstance(settings, BuiltinSettings):
+        return _load_builtin(settings)
+    tables, held, group = read_clients(settings), list[ClientTable](), settings.group_column
+    if settings.holdout is not None:
+        tables, held = hold_out(tables, settings.holdout, settings.holdout_seed, group)
+    if settings.clients is not None:
+        tables = deal(tables[0], settings.clients, group)
+    encoding, leaks = choose_encoding(settings, tables, held, strict=strict)
+    pairs, others = _encoded(encoding, tables), _encoded(encoding, held)
+    return EncodedClients(
+        pairs,
+        [table.name for table in tables],
+        encoding,
+        leaks,
+        None if group is None else [owners(table, group) for table in tables],
+        (np.concatenate([x for x, _ in others]), np.concatenate([y for _, y in others])) if others else None,
+    )
+
+
+def _encoded(encoding: Encoding, tables: Sequence[ClientTable]) -> list[Pair]:
+    return [(encoding.encode_inputs(t.frame, t.name), encoding.encode_targets(t.frame, t.name)) for t in tables]
+
+
+def _load_builtin(settings: BuiltinSettings) -> EncodedClients:
+    data = randhie.load()
+    return EncodedClients(
+        [(inputs.numpy(), targets.numpy()) for inputs, targets in data.clients],
+        [f"site {site}" for site in randhie.SITES],
+        settings.encoding(),
+        (),
+        None if settings.group_column is None else data.people,
+        (data.test[0].numpy(), data.test[1].numpy()),
+    )
