@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diff2
-from diff2.privacy import BoundedMean, Mechanism, NoiseSource, ReleaseGroup, calibrate, epsilon_of
+from diff2.privacy import BoundedMean, Kind, Mechanism, NoiseSource, calibrate, epsilon_of
 from diff2.privacy.accounting import epsilon_path, gdp_delta, gdp_epsilon, gdp_mu, total_mu
 from diff2.privacy.calibration import paper_order
 from helpers import in_memory_ledger
@@ -240,19 +240,19 @@ def test_the_ledger_never_shows_more_than_the_budget(
         assert ledger.epsilon() >= epsilon * (1 - 1e-9)  # and nothing of the budget is wasted
 
 
+SHARES = {"gradient": 0.8, "difference": 0.2}
+
+
 def test_shares_divide_the_budget_as_stated():
-    groups = [ReleaseGroup("gradient", 7, 0.8), ReleaseGroup("difference", 93, 0.2)]
-    z = calibrate(groups, diff2.Budget(2.0, DELTA))
+    z = calibrate([{Kind("gradient"): 7, Kind("difference"): 93}], SHARES, diff2.Budget(2.0, DELTA))
     total = total_mu([z["gradient"]] * 7 + [z["difference"]] * 93) ** 2
     assert 7 / z["gradient"] ** 2 == pytest.approx(0.8 * total)
     assert 93 / z["difference"] ** 2 == pytest.approx(0.2 * total)
 
 
 def test_a_purpose_without_releases_leaves_its_share_to_the_others():
-    alone = calibrate([ReleaseGroup("gradient", 7, 1.0)], diff2.Budget(2.0, DELTA))
-    assert calibrate(
-        [ReleaseGroup("gradient", 7, 0.8), ReleaseGroup("difference", 0, 0.2)], diff2.Budget(2.0, DELTA)
-    ) == (pytest.approx(alone))
+    alone = calibrate([{Kind("gradient"): 7}], {"gradient": 1.0}, diff2.Budget(2.0, DELTA))
+    assert calibrate([{Kind("gradient"): 7}], SHARES, diff2.Budget(2.0, DELTA)) == alone
 
 
 def test_an_infinite_budget_asks_for_no_noise():

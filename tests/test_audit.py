@@ -14,6 +14,7 @@ from torch import nn
 
 import diff2
 from diff2.privacy import Ledger, Mechanism, NoiseSource
+from diff2.privacy.accounting import total_mu
 
 SIZES = (6, 9)
 BUDGET = diff2.Budget(epsilon=4.0, delta=1e-3)
@@ -68,7 +69,8 @@ def statistics(sign, runs):
 
 @pytest.mark.parametrize("runs", [300, pytest.param(6000, marks=pytest.mark.slow)])
 def test_the_distance_of_the_worlds_is_what_the_ledger_says(runs):
-    claimed = diff2.train(start(), signed_square, world(1.0), ALGORITHM, BUDGET).ledger.mu
+    ledger = diff2.train(start(), signed_square, world(1.0), ALGORITHM, BUDGET).ledger
+    claimed = total_mu(entry.multiplier for entry in ledger.entries)
     plus, minus = statistics(1.0, runs), statistics(-1.0, runs)
     measured = (plus.mean() - minus.mean()) / np.sqrt((plus.var(ddof=1) + minus.var(ddof=1)) / 2)
     deviation = np.sqrt((2 + claimed**2 / 2) / runs)

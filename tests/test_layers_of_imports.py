@@ -20,12 +20,14 @@ ALLOWED = {
     "gradients": set(),
     "losses": set(),
     "models": set(),
-    "routines": set(),
     "data": set(),
     "clients": {"losses"},
-    "cohort": {"clients", "gradients", "privacy"},
-    "estimators": {"cohort", "privacy", "routines"},
-    "plans": {"cohort", "estimators", "privacy"},
+    "population": {"privacy"},
+    "cohort": {"clients", "gradients", "population", "privacy"},
+    "rounds": {"cohort", "population", "privacy"},
+    "routines": {"population", "rounds"},
+    "estimators": {"population", "privacy", "rounds", "routines"},
+    "plans": {"estimators", "population", "privacy", "rounds"},
 }
 TOP = {"cli", "__main__"}
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from diff2.errors import LedgerError
 from diff2.privacy import Guarantee, Ledger, ReleaseEntry, epsilon_of
+from diff2.privacy.ledger import FORMAT
 from helpers import DELTA, in_memory_ledger, ledger_header
 
 
@@ -207,16 +208,17 @@ def test_a_closed_ledger_takes_no_release(path):
 
 
 def test_another_format_is_refused(path):
-    edit(path, 1, format=2)
-    with pytest.raises(LedgerError, match="format"):
-        Ledger.read(path)
+    for other in (FORMAT - 1, FORMAT + 1, None):
+        edit(path, 1, format=other)
+        with pytest.raises(LedgerError, match="format"):
+            Ledger.read(path)
 
 
 @pytest.mark.parametrize("field", ["budget", "adjacency", "unit", "client_sizes", "algorithm", "seeded"])
 def test_a_header_without_a_field_is_refused(path, field):
     header = {key: value for key, value in ledger_header().items() if key != field}
     lines = path.read_text().splitlines()
-    lines[0] = json.dumps({"kind": "header", "format": 1, **header})
+    lines[0] = json.dumps({"kind": "header", "format": FORMAT, **header})
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(LedgerError):
         Ledger.read(path).guarantee()
@@ -274,12 +276,12 @@ def test_one_release_without_noise_makes_the_ledger_infinite(tmp_path):
 
 
 def test_the_sentence_names_everything_a_reader_must_know():
-    ledger = in_memory_ledger(unit="patient")
+    ledger = in_memory_ledger()
     for one in ENTRIES:
         ledger.record(one)
     guarantee = ledger.guarantee()
     sentence = str(guarantee)
-    for word in ("replacing any one patient", "1e-05", "100", "2 clients", "3 releases", "diff2", "public", "trusted"):
+    for word in ("replacing any one record", "1e-05", "100", "2 clients", "3 releases", "diff2", "public", "trusted"):
         assert word in sentence
     assert "not complete" in sentence
     assert "NOT PRIVATE" not in sentence

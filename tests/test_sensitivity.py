@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 from diff2.clients import Client
-from diff2.cohort import LocalCohort, effective_records
+from diff2.cohort import LocalCohort
 from diff2.gradients import GhostEngine, LoopEngine, Records, VmapEngine
 from diff2.losses import squared
+from diff2.population import Population
 from helpers import make_case, paper_network, start_of, step_from
 
 SIZES = (9, 4, 13)  # the smallest client in the middle; chunks of 5 leave a last one of a single record
@@ -69,7 +70,7 @@ class Question:
         if isinstance(self.engine, type):  # one engine for all the questions
             example = (Records.of(*clients[0]),) if self.engine is GhostEngine else ()
             self.engine = self.engine(self.model, squared, *example, chunk_rows=self.chunk_rows)
-        cohort = LocalCohort(self.engine, clients, weighting=self.weighting)
+        cohort = LocalCohort(self.engine, clients, Population(tuple(client.size for client in clients), self.weighting))
         if self.kind == "gradient":
             return cohort.clipped_gradient(self.params, self.radius, round=1)
         return cohort.clipped_difference(self.params, self.previous, self.radius, round=1)
@@ -147,11 +148,11 @@ def test_the_mean_is_that_of_the_definition(weighting):
 
 
 def test_sensitivity_counts_records_as_the_paper_does():
-    assert effective_records(SIZES, "clients") == 12
-    assert effective_records(SIZES, "records") == 26
+    assert Population(SIZES, "clients").exposure(1).sensitivity == pytest.approx(2 / 12, rel=1e-15)
+    assert Population(SIZES, "records").exposure(1).sensitivity == pytest.approx(2 / 26, rel=1e-15)
     for weighting, count in (("clients", 12), ("records", 26)):
         mean = Question(paper_network(), "gradient", weighting, radius=3.0)(make_clients(torch.float64))
-        assert mean.sensitivity == 2 * 3.0 / count
+        assert mean.sensitivity == pytest.approx(2 * 3.0 / count, rel=1e-15)
         assert mean.clip == 3.0
         assert mean.adjacency == "replace-one"
 
