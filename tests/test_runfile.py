@@ -1,7 +1,7 @@
 """Run files: everything that can be written, and the message for everything that cannot."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
@@ -89,14 +89,20 @@ def test_infinite_epsilon_can_be_a_word(read, epsilon):
     assert read(("epsilon = 1.0", f"epsilon = {epsilon}")).privacy.epsilon == math.inf
 
 
+VALUES = {"rounds": 7, "gain": 0.5, "float": 2.5, "int": 3}
+
+
 @pytest.mark.parametrize("name", sorted(diff2.estimators.ALGORITHMS))
 def test_every_algorithm_can_be_written(read, name):
-    if name == "diff2":
-        return
+    """With nothing but the fields that have no default."""
     keys = 'name = "diff2"\nrounds = 2000\nrestart_interval = 20\nclip_gradient = 3.0\nclip_smoothness = 10'
-    clip = "" if name == "gd" else "clip_gradient = 3.0"
-    run = read((keys, f'name = "{name}"\nrounds = 7\n{clip}'))
-    assert run.algorithm.name == name
+    cls = diff2.estimators.ALGORITHMS[name]
+    needed = [field for field in fields(cls) if field.default is MISSING and field.name != "routine"]
+    values = {field.name: VALUES.get(field.name, VALUES.get(field.type)) for field in needed}
+    lines = "\n".join(f"{key} = {value}" for key, value in values.items())
+    routine = "normalized_descent" if name == "srnsgd" else "momentum"
+    run = read((keys, f'name = "{name}"\n{lines}'), ("gradient_descent", routine))
+    assert run.algorithm == cls(**values, routine=ROUTINES[routine](0.125))
     assert run.algorithm.rounds == 7
 
 
