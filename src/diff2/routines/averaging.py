@@ -1,0 +1,85 @@
+r"""Return an average of the last iterates instead of the last one.
+
+Around a minimum the iterates jump with the noise, and their mean lies closer to it than any of them (Polyak and
+Juditsky 1992). Where gradients are asked for does not change, and neither does the cost in privacy.
+
+.. math::
+    \bar x_k = \bar x_{k-1} + w_k (x_k - \bar x_{k-1}), \qquad
+    w_k = \begin{cases} 1 / k & \text{mean} \\ (1 - \beta) / (1 - \beta^k) & \text{moving average} \end{cases}
+
+for k = 1, 2, ... counted from the first round after ``start``, with :math:`\beta` the ``decay``. The second is the
+exponential moving average :math:`\beta \bar x + (1 - \beta) x_k` with its bias towards zero divided out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from .._types import Vector
+from ..errors import InvalidArgument
+from ..population import Population
+from ..rounds import Estimate, Planned, Round
+from ._shares import share
+from .base import Routine
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """Another routine, with an average of what it reached as the output.
+
+    Args:
+        routine: moves the parameters.
+        start: share of the rounds, of [0, 1), after which averaging starts; until then the output is the routine's.
+        decay: weight of the past in an exponential moving average, of [0, 1); None: the mean, all rounds alike.
+    """
+
+    routine: Routine
+    start: float = 0.5
+    decay: float | None = None
+    name: ClassVar[str] = "averaging"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.routine, type) or not callable(getattr(self.routine, "step", None)):
+            raise InvalidArgument(
+                f"expected routine to be a routine such as Momentum(learning_rate=0.1), got routine={self.routine!r}"
+            )
+        share("start", self.start)
+        if self.decay is not None:
+            share("decay", self.decay)
+
+    @property
+    def local_steps(self) -> int:
+        return self.routine.local_steps
+
+    def init(self, params: Vector) -> dict[str, Any]:
+        mean = torch.zeros_like(params, dtype=torch.float64)
+        return {"routine": self.routine.init(params), "count": 0, "mean": mean}
+
+    def step(
+        self, state: dict[str, Any], params: Vector, estimate: Estimate, round: Round
+    ) -> tuple[Vector, dict[str, Any]]:
+        params, inner = self.routine.step(state["routine"], params, estimate, round)
+        count, mean = state["count"], state["mean"]
+        if round.number > self.start * round.total:
+            count += 1
+            mean = mean + self._weight(count) * (self.routine.output(inner, params).double() - mean)
+        return params, {"routine": inner, "count": count, "mean": mean}
+
+    def output(self, state: dict[str, Any], params: Vector) -> Vector:
+        if state["count"] == 0:
+            return self.routine.output(state["routine"], params)
+        mean: Vector = state["mean"]
+        return mean.to(params.dtype)
+
+    def releases(self, round: int, population: Population) -> Iterable[Planned]:
+        return self.routine.releases(round, population)
+
+    def check(self, population: Population, private: bool) -> None:
+        self.routine.check(population, private)
+
+    def _weight(self, count: int) -> float:
+        return 1 / count if self.decay is None else (1 - self.decay) / (1 - self.decay**count)
