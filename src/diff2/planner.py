@@ -29,6 +29,7 @@ from .estimators import DPGD, Diff2
 from .plans import plan
 from .privacy import Budget
 from .rounds import DIFFERENCE, GRADIENT
+from .routines import GradientDescent
 
 TYPICAL_RHO = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 
@@ -159,16 +160,16 @@ def cycle_growth(algorithm: Diff2, sigma_2: float, dimension: int) -> float | No
     The noise of a difference is proportional to the last step, and the next step to the estimate that holds it. With
     gradient descent, :math:`E\lVert v_r \rVert^2` grows by :math:`1 + (\eta C_2 \sigma_2)^2 d` a round, unless the cap
     on the radius stops it. Well above 1, the run drowns in its own noise, and the step length is not constant.
-    None for a routine without a learning rate.
+    None for other routines than gradient descent.
 
     >>> from diff2 import Diff2, GradientDescent
     >>> algorithm = Diff2(400, 20, 1.0, 3.0, GradientDescent(learning_rate=0.25))
     >>> round(cycle_growth(algorithm, sigma_2=0.018, dimension=51), 2)
     1.09
     """
-    learning_rate = getattr(algorithm.routine, "learning_rate", None)
-    if learning_rate is None or not math.isfinite(algorithm.clip_smoothness):
+    if not isinstance(algorithm.routine, GradientDescent) or not math.isfinite(algorithm.clip_smoothness):
         return None
+    learning_rate = algorithm.routine.learning_rate
     rounds = min(algorithm.restart_interval, algorithm.rounds) - 1
     gain = (learning_rate * algorithm.clip_smoothness * sigma_2) ** 2 * dimension
     return math.exp(min(rounds / 2 * math.log1p(gain), 700.0))

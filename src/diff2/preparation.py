@@ -27,6 +27,7 @@ from .metrics import ExactMetrics
 from .plans import Plan, plan
 from .privacy import Budget, Ledger, Mechanism, NoiseSource
 from .result import TrainResult
+from .routines import Averaging
 from .training import Callback, Training, checkpoint_path, ledger_path
 
 OUTPUTS = ("last", "uniform")
@@ -113,6 +114,8 @@ def prepare(
         chunk_rows: records per pass through the engine; changes speed, not results.
     """
     one_of("output", output, OUTPUTS)
+    if output == "uniform" and isinstance(getattr(algorithm, "routine", None), Averaging):
+        raise InvalidArgument("output='uniform' draws one iterate, Averaging takes their mean; leave one of them out")
     loss_name, loss_function = resolve_loss(loss)
     if not isinstance(model, nn.Module):
         raise InvalidArgument(f"expected model to be a torch.nn.Module, got {type(model).__name__}")

@@ -25,7 +25,7 @@ from ..errors import InvalidArgument
 from ..population import Batch, Population
 from ..privacy.mechanism import tree_nodes
 from ..rounds import DIFFERENCE, GRADIENT, Estimate, Planned, Round
-from ..routines import NormalizedDescent, Routine
+from ..routines import Averaging, NormalizedDescent, Routine
 from .base import Estimator, require_finite
 
 
@@ -60,7 +60,7 @@ class SRNSGD(Estimator):
         positive("budget_split", self.budget_split)
         if self.budget_split <= 1:
             raise InvalidArgument(f"expected budget_split > 1 (restarts get 1/budget_split), got {self.budget_split!r}")
-        if not isinstance(self.routine, NormalizedDescent):
+        if not isinstance(_moving(self.routine), NormalizedDescent):
             raise InvalidArgument(
                 f"expected routine=NormalizedDescent(...) for SRNSGD, whose radius needs steps of known length, got "
                 f"{type(self.routine).__name__}"
@@ -101,7 +101,7 @@ class SRNSGD(Estimator):
             radius = self.clip_smoothness * self._longest_path(epoch, round)
             mean = round.cohort.clipped_difference(round.params, before, radius, round=round.number, batch=batch)
         restart = purpose == GRADIENT
-        release = round.release_leaf(mean, purpose, tree=epoch, leaf=j, leaves=self.batches)
+        release = round.release_leaf(mean, purpose, leaf=j, leaves=self.batches)
         total = release.value if restart and j == 0 else state["sum"] + release.value
         closed = 0.0 if restart else state["closed"]
         variance = closed + len(tree_nodes(j + 1)) * release.entry.noise_std**2
@@ -116,10 +116,16 @@ class SRNSGD(Estimator):
 
     def _longest_path(self, epoch: int, round: Round) -> float:
         """Return the longest that any M steps can be which end in this epoch: between two visits of a batch."""
-        if not isinstance(self.routine, NormalizedDescent):
-            raise InvalidArgument("SRNSGD needs NormalizedDescent")
+        routine = _moving(self.routine)
         start = epoch * self.batches
         lengths = [
-            self.routine.step_length(round.at(r)) for r in range(start - self.batches + 1, start + self.batches)
+            routine.step_length(round.at(r)) for r in range(start - self.batches + 1, start + self.batches)
         ]  # fmt: skip
         return max(sum(lengths[j : j + self.batches]) for j in range(self.batches))
+
+
+def _moving(routine: Any) -> Any:
+    """Return the routine that moves the query points; averaging leaves them alone."""
+    while isinstance(routine, Averaging):
+        routine = routine.routine
+    return routine
