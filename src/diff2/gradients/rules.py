@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from .._types import Vector
-from .sums import product_sum
+from .sums import BLOCK, product_sum
 
 SLACK = 32  # units of rounding; 2e-6 of the norm in single precision
 NARROW = 32  # columns that are added up in one chain
@@ -106,8 +106,9 @@ class Rule:
         magnitude = lengths.clamp(min=0).sqrt().sum(2).square().sum(1)
         # A matrix product adds long rows up in one chain.
         slack = self.slack * (1 + math.sqrt(left.shape[3] + right.shape[3]) / 8)
-        # Products of one record may be larger than their sum; the fewer records a block holds, the less it matters.
-        cancelling = bool((magnitude > max(CANCELLATION, positions**2) * norm).any())
+        # Products of one record may be larger than their sum; the fewer records a block holds, the less it matters. A
+        # record that fills blocks of its own may still be no larger than the records of one block together.
+        cancelling = bool((magnitude > max(CANCELLATION, min(positions, BLOCK) ** 2) * norm).any())
 
         def add_sum(weights: Tensor, out: Vector) -> None:
             weighted = right * weights.view(-1, 1, 1, 1)
