@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,14 +65,18 @@ def show_facts(title: str, facts: Mapping[str, str]) -> None:
     _out().print(table)
 
 
-def show_rows(title: str, rows: Sequence[Sequence[str]], header: Sequence[str]) -> None:
-    """Print a table of figures; the first column is text, the others stand to the right."""
+def show_rows(title: str, rows: Sequence[Sequence[str]], header: Sequence[str], *, width: int | None = None) -> None:
+    """Print a table of figures; the first column is text, the others stand to the right.
+
+    Args:
+        width: in characters, where standard output is not a terminal.
+    """
     table = Table(title=title, title_justify="left", title_style="bold", header_style="cyan")
     for i, name in enumerate(header):
-        table.add_column(name, justify="right" if i else "left")
+        table.add_column(name, justify="right" if i else "left", no_wrap=i == 0 and width is not None, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    _out().print(table)
+    _out(width).print(table)
 
 
 def show_guarantee(sentence: str) -> None:
@@ -83,6 +88,26 @@ def show_guarantee(sentence: str) -> None:
 def show_line(text: str, style: str = "", *, wrap: bool = False) -> None:
     """Print a line as it is, or wrapped between words."""
     _out().print(Text(text, style=style), soft_wrap=not wrap)
+
+
+@contextmanager
+def counting_bar(label: str, *, show: bool | None) -> Iterator[Callable[[int, int], None]]:
+    """Yield a reporter of (done, all) with the time left; ``show=None`` shows the bar where stderr is a terminal."""
+    if not (sys.stderr.isatty() if show is None else show):
+        yield lambda done, total: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("runs, time left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def upward(epsilon: float) -> str:
@@ -115,9 +140,9 @@ def _say(kind: str, message: object) -> None:
     print(f"{kind}: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
 
 
-def _out() -> Console:
+def _out(width: int | None = None) -> Console:
     # Made anew each time, for standard output may have been replaced since.
-    return Console(highlight=False)
+    return Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else width)
 
 
 def _plain(value: Any) -> Any:

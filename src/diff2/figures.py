@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +21,16 @@ STYLES: dict[str, dict[str, Any]] = {
     "DP-GD": {"color": "#D55E00", "linestyle": (0, (1.2, 1))},
     "DIFF2-GD": {"color": "#0072B2", "linestyle": "-"},
 }
-OTHER = {"color": "#009E73", "linestyle": "-."}
+OTHERS: list[dict[str, Any]] = [
+    {"color": "#009E73", "linestyle": "-."},
+    {"color": "#CC79A7", "linestyle": "-"},
+    {"color": "#E69F00", "linestyle": (0, (5, 1.5))},
+    {"color": "#56B4E9", "linestyle": (0, (3, 1, 1, 1, 1, 1))},
+    {"color": "#000000", "linestyle": "-"},
+    {"color": "#882255", "linestyle": (0, (8, 2))},
+    {"color": "#8C7A00", "linestyle": (0, (2, 1.5))},
+    {"color": "#332288", "linestyle": (0, (6, 1.5, 1.5, 1.5))},
+]
 DPI = 160
 
 
@@ -33,26 +43,82 @@ class Curve(NamedTuple):
     squared_gradient_norm: Sequence[float]
 
 
+class Band(NamedTuple):
+    """How one method went over several seeds; values that are not finite are left out."""
+
+    label: str
+    rounds: Sequence[int]
+    mean: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+class Panel(NamedTuple):
+    """One metric against rounds."""
+
+    title: str
+    unit: str
+    bands: Sequence[Band]
+    log: bool  # whether the axis of the values is logarithmic
+
+
 def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, subtitle: str) -> Path:
     """Draw test loss and squared gradient norm against rounds, side by side, and write them to ``path``."""
     figure = _new_figure(9.0, 3.9)
     loss, gradient = figure.subplots(1, 2)
+    styles = choose_styles([curve.label for curve in curves])
     for curve in curves:
-        style = STYLES.get(curve.label, OTHER)
+        style = styles[curve.label]
         loss.plot(curve.rounds, curve.test_loss, linewidth=2, **style)
         gradient.plot(curve.rounds, curve.squared_gradient_norm, linewidth=2, **style)
     _dress(loss, "test loss", "mean squared error of log(1 + visits), held-out people")
     _dress(gradient, "squared gradient norm", "of the training loss")
     gradient.set_yscale("log")
     _focus(loss, [curve.test_loss for curve in curves])
-    _label_ends(loss, curves, [curve.test_loss[-1] for curve in curves])
-    _label_ends(gradient, curves, [curve.squared_gradient_norm[-1] for curve in curves])
+    last = max(curve.rounds[-1] for curve in curves)
+    for axes, ends in (
+        (loss, {curve.label: curve.test_loss[-1] for curve in curves}),
+        (gradient, {curve.label: curve.squared_gradient_norm[-1] for curve in curves}),
+    ):
+        axes.set_xlim(1, last)
+        _label_ends(axes, ends, styles)
     figure.suptitle(title, x=0.012, ha="left", fontsize=12.5, fontweight="bold")
     figure.text(0.012, 0.895, subtitle, ha="left", va="center", fontsize=9.5, color="#444444")
     figure.subplots_adjust(left=0.06, right=0.895, top=0.745, bottom=0.13, wspace=0.5)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=DPI, metadata={"Software": None})
-    return path
+    return _save(figure, path)
+
+
+def draw_panels(panels: Sequence[Panel], path: Path, *, title: str, subtitle: str, warning: str) -> Path:
+    """Draw metrics side by side, a line and a band a method, and write them to ``path``."""
+    styles = choose_styles([band.label for band in panels[0].bands])
+    figure = _new_figure(1.0 + 5.2 * len(panels), 4.9)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for band in panel.bands:
+            style = styles[band.label]
+            axes.fill_between(band.rounds, band.low, band.high, color=style["color"], alpha=0.15, linewidth=0)
+            axes.plot(band.rounds, band.mean, linewidth=1.8, **style)
+        _dress(axes, panel.title, panel.unit)
+        if panel.log:
+            axes.set_yscale("log")
+        _focus_bands(axes, panel)
+        axes.set_xlim(min(band.rounds[0] for band in panel.bands), max(band.rounds[-1] for band in panel.bands))
+        _label_ends(axes, {band.label: band.mean[-1] for band in panel.bands}, styles, fontsize=9, sample=0.09)
+    width = figure.get_figwidth()
+    figure.suptitle(title, x=0.13 / width, ha="left", fontsize=13, fontweight="bold")
+    figure.text(0.13 / width, 0.912, subtitle, ha="left", va="center", fontsize=9.5, color="#444444")
+    figure.text(0.13 / width, 0.868, warning, ha="left", va="center", fontsize=9.5, color="#B00000", fontweight="bold")
+    figure.subplots_adjust(left=0.6 / width, right=1 - 1.75 / width, top=0.745, bottom=0.105, wspace=0.66)
+    return _save(figure, path)
+
+
+def choose_styles(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return a colour and a dash for each method; those that have their own keep them.
+
+    >>> choose_styles(["DIFF2-GD", "DP-SGD"])["DP-SGD"]
+    {'color': '#009E73', 'linestyle': '-.'}
+    """
+    others = itertools.cycle(OTHERS)
+    return {label: STYLES[label] if label in STYLES else next(others) for label in labels}
 
 
 def require_matplotlib() -> None:
@@ -93,18 +159,70 @@ def _focus(axes: Axes, values: Sequence[Sequence[float]]) -> None:
     axes.set_ylim(lowest - 0.06 * (top - lowest), top + 0.03 * (top - lowest))
 
 
-def _label_ends(axes: Axes, curves: Sequence[Curve], ends: Sequence[float]) -> None:
-    """Write each name at the right edge, level with the end of its curve, moved apart where they would touch."""
+def _focus_bands(axes: Axes, panel: Panel) -> None:
+    """Show where most methods end; what went astray or is far above in the first rounds may leave the picture."""
+    values = [value for band in panel.bands for value in band.low if math.isfinite(value)]
+    ends = sorted(band.high[-1] for band in panel.bands if math.isfinite(band.high[-1]))
+    if not values or not ends:
+        return
+    lowest, middle, start = min(values), ends[len(ends) // 2], max(values)
+    if panel.log:
+        positive = [value for value in values if value > 0]
+        if positive:
+            axes.set_ylim(min(positive) / 1.5, min(start, max(1e3 * middle, min(positive) * 1e3)) * 1.5)
+        return
+    top = min(start, lowest + 4 * max(middle - lowest, 0.01 * abs(lowest)))
+    if top > lowest:
+        axes.set_ylim(lowest - 0.06 * (top - lowest), top + 0.03 * (top - lowest))
+
+
+def _label_ends(
+    axes: Axes,
+    ends: Mapping[str, float],
+    styles: Mapping[str, Mapping[str, Any]],
+    *,
+    fontsize: float = 10,
+    sample: float = 0.0,
+) -> None:
+    """Write each name at the right edge, level with the end of its curve, moved apart where they would touch.
+
+    A curve that ends outside of the picture has its last value beside its name. ``sample`` is the length of a piece of
+    the line before it, as a share of the axis.
+    """
     axes.figure.canvas.draw()
     low, high = axes.get_ylim()
     to_axes = axes.transData + axes.transAxes.inverted()
-    level = [min(max(float(to_axes.transform((1, min(max(end, low), high)))[1]), 0.0), 1.0) for end in ends]
-    right = max(curve.rounds[-1] for curve in curves)
-    order = sorted(range(len(level)), key=level.__getitem__)
-    for below, above in itertools.pairwise(order):
-        level[above] = max(level[above], level[below] + 0.085)
-    for curve, height in zip(curves, level, strict=True):
-        color = STYLES.get(curve.label, OTHER)["color"]
-        axes.text(1.015, height, curve.label, transform=axes.transAxes, color=color, fontsize=10, va="center",
+    inside = {label: min(max(end, low), high) if math.isfinite(end) else high for label, end in ends.items()}
+    levels = [float(to_axes.transform((axes.get_xlim()[1], level))[1]) for level in inside.values()]
+    gap = 1.35 * fontsize * axes.figure.dpi / 72 / axes.bbox.height
+    for (label, end), height in zip(ends.items(), apart(levels, gap), strict=True):
+        text = label if low <= end <= high else f"{label} ({end:.2g})"
+        style, where = styles[label], axes.transAxes
+        if sample:
+            axes.plot([1.02, 1.02 + sample], [height, height], linewidth=1.8, transform=where, clip_on=False, **style)
+        left = 1.035 + sample if sample else 1.015
+        axes.text(left, height, text, transform=where, color=style["color"], fontsize=fontsize, va="center",
                   fontweight="bold")  # fmt: skip
-    axes.set_xlim(1, right)
+
+
+def apart(levels: Sequence[float], gap: float) -> list[float]:
+    """Move levels apart until neighbours are ``gap`` from each other, up first, then down from the top at 1.
+
+    >>> [round(level, 2) for level in apart([0.5, 0.5, 0.98, 1.0], 0.1)]
+    [0.5, 0.6, 0.9, 1.0]
+    """
+    order = sorted(range(len(levels)), key=levels.__getitem__)
+    moved = [min(max(level, 0.0), 1.0) for level in levels]
+    for below, above in itertools.pairwise(order):
+        moved[above] = max(moved[above], moved[below] + gap)
+    if order:
+        moved[order[-1]] = min(moved[order[-1]], 1.0)
+    for above, below in itertools.pairwise(reversed(order)):
+        moved[below] = min(moved[below], moved[above] - gap)
+    return moved
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=DPI, metadata={"Software": None})
+    return path
