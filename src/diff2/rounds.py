@@ -69,10 +69,10 @@ class Round:
         self.entries.append(release.entry)
         return release
 
-    def release_leaf(self, mean: BoundedMean, purpose: str, *, tree: int, leaf: int, leaves: int) -> Release:
+    def release_leaf(self, mean: BoundedMean, purpose: str, *, leaf: int, leaves: int) -> Release:
         """Let a mean out as one leaf of a tree: sums of leaves carry the noise of a few nodes."""
         release = self.mechanism.tree(
-            mean, self.multipliers[purpose], round=self.number, purpose=purpose, tree=tree, leaf=leaf, leaves=leaves
+            mean, self.multipliers[purpose], round=self.number, purpose=purpose, leaf=leaf, leaves=leaves
         )
         self.entries.append(release.entry)
         return release

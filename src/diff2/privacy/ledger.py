@@ -39,7 +39,7 @@ class ReleaseEntry(NamedTuple):
     noise_std: float
     multiplier: float  # what is priced: noise_std / (sensitivity + rounding) / sqrt(nodes); inf for "zero"
     dimension: int
-    step: int = 0  # tells several releases of one purpose in a round apart
+    step: int = 0  # tells several releases of one purpose in a round apart; of a tree: which leaf
     sampling: str = FULL  # "fixed": on a batch drawn without replacement; "poisson"
     rate: float = 1.0  # largest probability of a unit to be in the batch
     members: tuple[int, ...] | None = None  # the clients, or parts, whose units are in it; None: all
@@ -162,9 +162,9 @@ class Ledger:
             values = [prices[bisect_left(knots, r)] for r in rounds]
         return [*values[:-1], self.epsilon()]
 
-    def before_next(self) -> ReleaseEntry | None:
-        """Return the release before the one that is about to be recorded."""
-        return self.entries[self._replayed - 1] if self._replayed else None
+    def before_next(self, count: int) -> ReleaseEntry | None:
+        """Return the release ``count`` lines before the one that is about to be recorded."""
+        return self.entries[self._replayed - count] if self._replayed >= count else None
 
     def spent_before_next(self) -> float:
         """Return the sum of 1/z^2 over the releases before the one that is about to be recorded."""

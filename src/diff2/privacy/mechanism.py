@@ -103,7 +103,7 @@ class Mechanism:
         return Release(_add_on_grid(mean.value, _steps(entry.noise_std * noise, grid), grid), entry)
 
     def tree(
-        self, mean: BoundedMean, multiplier: float, *, round: int, purpose: str, tree: int, leaf: int, leaves: int
+        self, mean: BoundedMean, multiplier: float, *, round: int, purpose: str, leaf: int, leaves: int
     ) -> Release:
         r"""Release one leaf of a binary tree, so that sums over the first leaves carry little noise.
 
@@ -112,16 +112,11 @@ class Mechanism:
         gets what that noise changes by. All prefix sums are functions of the noisy nodes; a unit is in one leaf, hence
         in D nodes, and D Gaussians of multiplier :math:`z \sqrt{D}` cost what one of multiplier z costs.
 
-        All leaves of a tree must have the same sensitivity, so that the noise of a node has one scale.
+        The leaves follow each other in the ledger, and all have the same sensitivity, so that the noise of a node has
+        one scale. The streams of a tree are labelled by the round of its first leaf: two trees never share noise.
         """
-        levels = tree_levels(leaves)
-        entry, grid = self._entry(mean, multiplier, round, purpose, 0, nodes=levels)
-        before = self.ledger.before_next()
-        if leaf and before is not None and before.noise_std != entry.noise_std:
-            raise LedgerError(
-                f"leaf {leaf} of a tree has noise of deviation {entry.noise_std}, the one before {before.noise_std}; "
-                "nothing was released. All leaves of a tree need the same sensitivity and multiplier"
-            )
+        entry, grid = self._entry(mean, multiplier, round, purpose, leaf, nodes=tree_levels(leaves))
+        first = self._first_round(entry, leaf, leaves)
         self._record(entry)
         if entry.mechanism == "zero":
             return Release(torch.zeros_like(mean.value), entry)
@@ -131,12 +126,27 @@ class Mechanism:
         def prefix(count: int) -> np.ndarray:
             total = np.zeros(entry.dimension)
             for node in tree_nodes(count):
-                total += _steps(
-                    entry.noise_std * self.noise.gaussian(entry.dimension, "tree", tree, purpose, *node), grid
-                )
+                noise = self.noise.gaussian(entry.dimension, "tree", first, purpose, *node)
+                total += _steps(entry.noise_std * noise, grid)
             return total
 
         return Release(_add_on_grid(mean.value, prefix(leaf + 1) - prefix(leaf), grid), entry)
+
+    def _first_round(self, entry: ReleaseEntry, leaf: int, leaves: int) -> int:
+        """Return the round of the first leaf; refuse a leaf that does not follow the ones before it."""
+        before = self.ledger.before_next(1)
+        if not 0 <= leaf < leaves or (leaf > 0 and (before is None or _node(before) != _node(entry, leaf - 1))):
+            raise LedgerError(
+                f"leaf {leaf} of {leaves} in round {entry.round} does not follow {before}; nothing was released. The "
+                "leaves of a tree are released one after the other, with the same sensitivity and multiplier"
+            )
+        if leaf == 0 and before is not None and (before.round, before.purpose) == (entry.round, entry.purpose):
+            raise LedgerError(
+                f"round {entry.round} has released a {entry.purpose} already; a tree that starts there would carry the "
+                "same noise again. Nothing was released"
+            )
+        first = self.ledger.before_next(leaf) if leaf else None
+        return entry.round if first is None else first.round
 
     def _entry(
         self, mean: BoundedMean, multiplier: float, round: int, purpose: str, step: int, nodes: int = 1
@@ -173,7 +183,7 @@ class Mechanism:
     def _record(self, entry: ReleaseEntry) -> None:
         if math.isfinite(self._limit) and entry.multiplier > 0:
             spent = self.ledger.spent_before_next() + 1 / entry.multiplier**2
-            if spent > self._limit * (1 + 1e-12):
+            if spent > self._limit:
                 raise BudgetExceeded(
                     f"the {entry.purpose} of round {entry.round} would raise mu^2 to {spent:.6g}, above the limit of "
                     f"{self._limit:.6g} of this run; nothing was released"
@@ -202,6 +212,11 @@ def tree_nodes(count: int) -> list[tuple[int, int]]:
             nodes.append((level, start >> level))
             start += 1 << level
     return nodes
+
+
+def _node(entry: ReleaseEntry, leaf: int | None = None) -> tuple[object, ...]:
+    """Return what the leaves of one tree have in common, and which of them this is."""
+    return entry.purpose, entry.mechanism, entry.nodes, entry.noise_std, entry.step if leaf is None else leaf
 
 
 def _units(mean: BoundedMean) -> tuple[object, ...]:

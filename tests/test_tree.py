@@ -1,0 +1,186 @@
+"""Noise of a binary tree: a sum of first leaves carries that of its few nodes, and a record pays for one release."""
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+from diff2.errors import LedgerError
+from diff2.privacy import BoundedMean, Ledger, Mechanism, NoiseSource, epsilon_of
+from diff2.privacy.mechanism import tree_levels
+from helpers import DELTA, in_memory_ledger, ledger_header
+from reference import gaussian_stream
+
+SENSITIVITY, MULTIPLIER = 0.25, 3.0
+
+
+def leaf_of(values, j, *, sensitivity=SENSITIVITY):
+    return BoundedMean(values[j], sensitivity, clip=1.0, members=(j,))
+
+
+def release(values, *, seed=1, first_round=1, ledger=None, leaves=None):
+    """Release all leaves of a tree, one a round; return the sums of the first ones, and the entries."""
+    ledger = in_memory_ledger() if ledger is None else ledger
+    mechanism = Mechanism(ledger, NoiseSource.from_seed(seed))
+    count = len(values) if leaves is None else leaves
+    releases = [
+        mechanism.tree(leaf_of(values, j), MULTIPLIER, round=first_round + j, purpose="gradient", leaf=j, leaves=count)
+        for j in range(len(values))
+    ]
+    return torch.stack([one.value for one in releases]).cumsum(0), [one.entry for one in releases]
+
+
+def binary_parts(count):
+    """The first ``count`` leaves as runs of whole nodes, the longest first: (start, length)."""
+    parts, start = [], 0
+    while start < count:
+        length = 1
+        while start % (2 * length) == 0 and start + 2 * length <= count:
+            length *= 2
+        parts.append((start, length))
+        start += length
+    return parts
+
+
+@pytest.mark.parametrize("leaves", [1, 2, 3, 5, 8, 13])
+def test_prefix_sums_carry_exactly_the_noise_of_the_nodes(leaves):
+    values = torch.linspace(-1, 1, 6 * leaves, dtype=torch.float64).reshape(leaves, 6)
+    sums, entries = release(values, seed=3, first_round=40)
+    key = NoiseSource.from_seed(3).key
+    assert entries[0].noise_std == pytest.approx(MULTIPLIER * math.sqrt(tree_levels(leaves)) * SENSITIVITY, rel=1e-8)
+    for count in range(1, leaves + 1):
+        noise = sum(
+            gaussian_stream(key, 6, "tree", 40, "gradient", int(math.log2(length)), start // length)
+            for start, length in binary_parts(count)
+        )
+        expected = values[:count].sum(0).numpy() + entries[0].noise_std * noise
+        np.testing.assert_allclose(sums[count - 1].numpy(), expected, rtol=0, atol=1e-8)
+
+
+@cache
+def many():
+    return release(torch.zeros(8, 40_000, dtype=torch.float64), seed=5)
+
+
+@pytest.mark.parametrize(("factor", "is_right"), [(1.0, True), (0.95, False), (1.05, False)])
+@pytest.mark.parametrize("count", [1, 3, 4, 7])
+def test_the_noise_of_a_prefix_has_the_variance_of_its_nodes(count, factor, is_right):
+    sums, _ = many()
+    scale = factor * MULTIPLIER * SENSITIVITY * 2 * math.sqrt(count.bit_count())  # 2: the root of four levels
+    assert (scipy.stats.kstest(sums[count - 1], scipy.stats.norm(scale=scale).cdf).pvalue > 0.01) == is_right
+
+
+def test_nodes_and_trees_are_independent():
+    sums, _ = many()
+    other, _ = release(torch.zeros(8, 40_000, dtype=torch.float64), seed=5, first_round=9)
+    parts = [sums[3], sums[5] - sums[3], sums[6] - sums[5], sums[0], sums[1], sums[7], other[3], other[7]]
+    correlations = np.corrcoef(np.stack([part.numpy() for part in parts])) - np.eye(len(parts))
+    assert np.abs(correlations).max() < 5 / math.sqrt(40_000)
+
+
+@pytest.mark.parametrize("leaves", range(1, 20))
+def test_no_leaf_is_more_visible_than_one_release(leaves):
+    """All prefix sums together, with their covariance: how far apart are two worlds that differ in leaf j."""
+    nodes = sorted({part for count in range(1, leaves + 1) for part in binary_parts(count)})
+    holds = np.array([[node in binary_parts(count) for node in nodes] for count in range(1, leaves + 1)], dtype=float)
+    precision = np.linalg.inv(holds @ holds.T * tree_levels(leaves) * MULTIPLIER**2)
+    distances = []
+    for j in range(leaves):
+        shift = (np.arange(1, leaves + 1) > j).astype(float)
+        distances.append(math.sqrt(shift @ precision @ shift))
+    assert max(distances) <= 1 / MULTIPLIER * (1 + 1e-12)
+    if leaves.bit_count() == 1:  # the first leaf of a full tree is in a node of every level
+        assert distances[0] == pytest.approx(1 / MULTIPLIER, rel=1e-12)
+
+
+@pytest.mark.parametrize("runs", [400, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_a_canary_in_the_first_leaf_is_as_visible_as_the_ledger_says(runs):
+    """+C u against -C u in the first of four leaves; the first, second and fourth sum tell the worlds apart best."""
+
+    def statistic(sign, seed):
+        values = torch.zeros(4, 1, dtype=torch.float64)
+        values[0] = sign * SENSITIVITY / 2
+        sums, _ = release(values, seed=seed)
+        return float(sums[[0, 1, 3]].sum())
+
+    plus = np.array([statistic(1, seed) for seed in range(runs)])
+    minus = np.array([statistic(-1, seed) for seed in range(runs, 2 * runs)])
+    measured = (plus.mean() - minus.mean()) / np.sqrt((plus.var(ddof=1) + minus.var(ddof=1)) / 2)
+    assert measured == pytest.approx(1 / MULTIPLIER, abs=4 * math.sqrt(2 / runs))
+
+
+def test_an_epoch_costs_what_one_release_costs():
+    ledger = in_memory_ledger()
+    for epoch in range(3):
+        release(torch.zeros(5, 2, dtype=torch.float64), ledger=ledger, first_round=1 + 5 * epoch)
+    assert len(ledger) == 15
+    assert ledger.epsilon() == epsilon_of([MULTIPLIER] * 3, DELTA)
+
+
+def test_a_tree_goes_on_in_another_process():
+    values = torch.linspace(-1, 1, 14, dtype=torch.float64).reshape(7, 2)
+    whole = Ledger(ledger_header())
+    sums, _ = release(values, ledger=whole)
+    ledger = Ledger(ledger_header())
+    release(values[:3], ledger=ledger, leaves=7)
+    mechanism = Mechanism(ledger, NoiseSource.from_seed(1))
+    last = sums[2]
+    for j in range(3, 7):
+        last = last + mechanism.tree(
+            leaf_of(values, j), MULTIPLIER, round=1 + j, purpose="gradient", leaf=j, leaves=7
+        ).value  # fmt: skip
+        assert torch.equal(last, sums[j])
+    assert ledger.entries == whole.entries
+
+
+REFUSED = {
+    "another sensitivity": dict(sensitivity=0.26, leaf=2),
+    "another multiplier": dict(multiplier=3.1, leaf=2),
+    "another purpose": dict(purpose="difference", leaf=2),
+    "another number of leaves": dict(leaf=2, leaves=4),
+    "a leaf again": dict(leaf=1),
+    "a leaf left out": dict(leaf=3),
+    "a leaf beyond the tree": dict(leaf=5),
+    "no leaf": dict(leaf=-1),
+    "a tree that starts where another goes on": dict(leaf=0, round=2),
+}
+
+
+@pytest.mark.parametrize("change", REFUSED.values(), ids=REFUSED)
+def test_a_leaf_that_does_not_fit_is_refused_and_nothing_leaves(change):
+    class Untouchable(NoiseSource):
+        def gaussian(self, *arguments):
+            raise AssertionError("noise was drawn")
+
+    change = dict(change)
+    ledger = in_memory_ledger()
+    values = torch.zeros(7, 2, dtype=torch.float64)
+    release(values[:2], ledger=ledger, leaves=5)
+    mechanism = Mechanism(ledger, Untouchable(b"", private=False))
+    mean = leaf_of(values, 0, sensitivity=change.pop("sensitivity", SENSITIVITY))
+    settings = {"round": 3, "purpose": "gradient", "leaves": 5, **change}
+    with pytest.raises(LedgerError, match=r"[Nn]othing was released"):
+        mechanism.tree(mean, settings.pop("multiplier", MULTIPLIER), **settings)
+    assert len(ledger) == 2
+
+
+def test_the_line_is_written_before_the_noise_is_drawn():
+    class Broken(Exception):
+        pass
+
+    class Disk(Ledger):
+        def record(self, entry):
+            raise Broken
+
+    class Untouchable(NoiseSource):
+        def gaussian(self, *arguments):
+            raise AssertionError("noise was drawn before the release was on the books")
+
+    mechanism = Mechanism(Disk(ledger_header()), Untouchable(b"", private=False))
+    with pytest.raises(Broken):
+        mechanism.tree(
+            leaf_of(torch.zeros(1, 2, dtype=torch.float64), 0), 3.0, round=1, purpose="gradient", leaf=0, leaves=2
+        )
