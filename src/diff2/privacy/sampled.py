@@ -223,7 +223,7 @@ def _priced(mu: float, sampling: str, parts: tuple[tuple[float, float, int], ...
     unsampled = gdp_epsilon(math.sqrt(math.fsum([mu * mu, *(square for _, square in squares)])), delta)
     drawn = [part for part in parts if part[0] < 1 and math.isfinite(part[1])]
     rounding = _ROUNDING * sum(count for _, _, count in drawn)
-    if not drawn or math.isinf(unsampled):
+    if not drawn or unsampled in (0.0, math.inf):
         return unsampled
     if delta <= 2 * rounding:
         return min(unsampled, renyi_epsilon(mu, {(sampling, rate, z): count for rate, z, count in parts}, delta))
@@ -232,6 +232,7 @@ def _priced(mu: float, sampling: str, parts: tuple[tuple[float, float, int], ...
     return min(unsampled, _composed(whole, sampling, drawn, delta - rounding))
 
 
+@np.errstate(all="ignore")  # what overflows is a bound that is then not used
 def _composed(mu: float, sampling: str, parts: list[tuple[float, float, int]], delta: float) -> float:
     """Compose on a common grid of privacy losses.
 
@@ -245,17 +246,16 @@ def _composed(mu: float, sampling: str, parts: list[tuple[float, float, int]], d
         parts = [*parts, (1.0, 1 / mu, 1)]
     tops = [_top(multiplier, rate, lost) for rate, multiplier, _ in parts]
     interval = max(min(_GRID * math.sqrt(variance / max(total, 100)), _COARSEST), max(tops) / _POINTS)
-    if interval > _COARSEST:
+    if not interval <= _COARSEST:
         return math.inf  # an epsilon of ten thousands
     epsilon = 0.0
-    with np.errstate(all="ignore"):  # what overflows is a bound that is then not used
-        for side in _SIDES[sampling]:
-            composed: Any = None
-            for top, (rate, multiplier, count) in zip(tops, parts, strict=True):
-                losses = _losses(multiplier, rate, side, top, interval).self_compose(count, _TAIL * delta)
-                composed = losses if composed is None else composed.compose(losses, _TAIL * delta)
-            if composed.get_delta_for_epsilon(epsilon) > delta:
-                epsilon = float(composed.get_epsilon_for_delta(delta))
+    for side in _SIDES[sampling]:
+        composed: Any = None
+        for top, (rate, multiplier, count) in zip(tops, parts, strict=True):
+            losses = _losses(multiplier, rate, side, top, interval).self_compose(count, _TAIL * delta)
+            composed = losses if composed is None else composed.compose(losses, _TAIL * delta)
+        if composed.get_delta_for_epsilon(epsilon) > delta:
+            epsilon = float(composed.get_epsilon_for_delta(delta))
     return epsilon
 
 
@@ -328,7 +328,7 @@ def _loss_variance(multiplier: float, rate: float) -> float:
     x = np.linspace(shift / 2, shift + 9, 1001)  # from the point where the loss is zero
     loss = np.logaddexp(math.log1p(-rate), math.log(rate) + (x - shift / 2) * shift)
     density = ((2 - rate) * np.exp(-(x**2) / 2) + rate * np.exp(-((x - shift) ** 2) / 2)) / math.sqrt(2 * math.pi)
-    return float(np.sum(loss**2 * density)) * (x[1] - x[0])
+    return float(np.sum(loss**2 * density) * (x[1] - x[0]))
 
 
 def _inverse_square(multiplier: float) -> float:
