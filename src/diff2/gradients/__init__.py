@@ -2,6 +2,7 @@
 
 from .flat import FlatModule
 from .ghost import GhostEngine
+from .groups import Grouped, grouped_loss
 from .inspection import Engine, build_engine
 from .per_record import LoopEngine, VmapEngine
 from .records import FeatureCache, Records
@@ -13,10 +14,12 @@ __all__ = [
     "FeatureCache",
     "FlatModule",
     "GhostEngine",
+    "Grouped",
     "LoopEngine",
     "Masks",
     "Records",
     "VmapEngine",
     "build_engine",
+    "grouped_loss",
     "rounding_allowance",
 ]

@@ -1,4 +1,4 @@
-"""Which engine a model needs, found by looking at it and by trying it on three records.
+"""Which engine a model needs, found by looking at it and by trying it on three records, or owners.
 
 What is refused: layers that mix records (the gradient of one record would then depend on the others, and no clipping
 bounds what it reveals), layers that store statistics of the records, randomness that cannot be repeated.
@@ -10,6 +10,7 @@ loop gives. So a model that does something unforeseen gets the slow engine, not 
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from typing import Protocol
 
@@ -22,12 +23,14 @@ from .._types import Loss, Vector
 from ..errors import GradientFallbackWarning, InvalidArgument, UnsupportedModel
 from .flat import FlatModule
 from .ghost import GhostEngine
+from .groups import row_by_row
 from .layers import RULES
 from .per_record import LoopEngine, VmapEngine
 from .records import FeatureCache, Records
 from .stochastic import Masks, seeded
 
 PROBE = 3  # records tried
+PROBE_ROWS = 2  # rows of each, where a record is an owner with several rows: what one row does, two would not show
 
 
 class Engine(Protocol):
@@ -59,6 +62,7 @@ class Engine(Protocol):
         *,
         cache: FeatureCache | None = None,
         masks: Masks | None = None,
+        inner: float = math.inf,
     ) -> Vector: ...
 
 
@@ -71,24 +75,38 @@ def build_engine(
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
     chunk_rows: int | None = None,
+    grouped: bool = False,
 ) -> tuple[Engine, bool]:
     """Return the fastest engine that is right for this model, and whether the model draws random numbers.
 
-    Inputs and targets are those of the records to be trained on; only the first few are looked at.
+    Inputs and targets are those of the records to be trained on; only the first few are looked at. With ``grouped``, a
+    record is an owner with several rows (``groups.py``): inputs and targets have the shape (owners, rows, ...), and the
+    engine takes owners with any number of rows, the same for all owners of a call.
     """
     _refuse_mixing_layers(module)
     _require_full_precision()
-    options = {"dtype": dtype, "device": device, "chunk_rows": chunk_rows}
+    if grouped:
+        _require_owners(inputs, targets)
+        inputs, targets = inputs[:1000].flatten(0, 1), targets[:1000].flatten(0, 1)
+    options = {"dtype": dtype, "device": device, "chunk_rows": chunk_rows, "grouped": grouped}
     loop = LoopEngine(module, loss, **options)  # type: ignore[arg-type]
-    records = _probe_records(loop.flat.module, inputs, targets)
+    records = _probe_records(loop.flat.module, inputs, targets, PROBE * PROBE_ROWS if grouped else PROBE)
     stochastic, may_mix = _check_behaviour(loop.flat.module, records)
     masks = Masks(b"probe") if stochastic else None
-    reason = _no_rule(loop.flat.module) or _no_record_losses(loop, loss, records, masks)
+    reason = _no_rule(loop.flat.module)
+    if reason is None or grouped:
+        not_by_record = _no_record_losses(loop, loss, records, masks)
+        reason = reason or not_by_record
+        if grouped and not_by_record:
+            loss = row_by_row(loss)
+            loop = LoopEngine(module, loss, **options)  # type: ignore[arg-type]
     if may_mix:
         reason = (
             "it cannot be seen whether it mixes records, so each is computed alone (it draws random numbers outside of "
             "dropout layers, or all records tried are alike)"
         )
+    if grouped:
+        records = Records.of(*(part.unflatten(0, (PROBE, PROBE_ROWS)) for part in (records.inputs, records.targets)))
     if reason is None:
         try:
             ghost = GhostEngine(module, loss, records, **options)  # type: ignore[arg-type]
@@ -137,14 +155,23 @@ def _require_full_precision() -> None:
         )
 
 
-def _probe_records(module: nn.Module, inputs: Tensor, targets: Tensor) -> Records:
-    """Return three records to try: invented inputs where the model takes them, so that no two are alike."""
-    rows = torch.arange(PROBE) % inputs.shape[0]
+def _require_owners(inputs: Tensor, targets: Tensor) -> None:
+    shapes = tuple(inputs.shape), tuple(targets.shape)
+    if min(map(len, shapes)) < 2 or shapes[0][:2] != shapes[1][:2] or 0 in shapes[0][:2]:
+        raise InvalidArgument(
+            "expected inputs and targets of shape (owners, rows, ...), with as many owners and rows in both and at "
+            f"least one row an owner, got {shapes[0]} and {shapes[1]}"
+        )
+
+
+def _probe_records(module: nn.Module, inputs: Tensor, targets: Tensor, count: int) -> Records:
+    """Return a few records to try: invented inputs where the model takes them, so that no two are alike."""
+    rows = torch.arange(count) % inputs.shape[0]
     if not inputs.dtype.is_floating_point:
         distinct = torch.unique(inputs[:1000], dim=0)
-        return Records.of(distinct[torch.arange(PROBE) % len(distinct)], targets[rows])
+        return Records.of(distinct[torch.arange(count) % len(distinct)], targets[rows])
     generator = torch.Generator().manual_seed(0)
-    invented = torch.randn(PROBE, *inputs.shape[1:], generator=generator).to(inputs)
+    invented = torch.randn(count, *inputs.shape[1:], generator=generator).to(inputs)
     with torch.no_grad(), seeded(Masks(b"probe"), 0):
         try:
             usable = bool(torch.isfinite(copy.deepcopy(module)(invented)).all())

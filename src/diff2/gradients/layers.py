@@ -106,6 +106,9 @@ class Conv(Linear):
 
     module: nn.Conv1d | nn.Conv2d
 
+    def by_owner(self, values: Tensor, owners: tuple[int, ...]) -> Tensor:
+        return _channels_first(super().by_owner(values, owners))
+
     def static(self, a: Tensor) -> Tensor:
         return a.new_empty(0)
 
@@ -135,6 +138,9 @@ class Conv(Linear):
     def _patches(self, a: Tensor) -> Tensor:
         """Return (records, groups, places, patch): what the kernel sees at each place. Linear in ``a``."""
         conv = self.module
+        if a.dim() > 2 + len(conv.kernel_size):  # (owners, channels, rows, ...): the kernel sees each row by itself
+            patches = self._patches(a.transpose(1, 2).flatten(0, 1)).unflatten(0, (a.shape[0], a.shape[2]))
+            return patches.transpose(1, 2).flatten(2, 3)
         mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
         a = F.pad(a, conv._reversed_padding_repeated_twice, mode=mode)
         one = a.dim() == 3  # Conv1d is Conv2d of height one
@@ -214,6 +220,9 @@ class GroupNorm(LayerNorm):
 
     module: nn.GroupNorm  # type: ignore[assignment]
 
+    def by_owner(self, values: Tensor, owners: tuple[int, ...]) -> Tensor:
+        return _channels_first(super().by_owner(values, owners))
+
     def capture(self, layer_input: Tensor) -> Tensor:
         return F.group_norm(layer_input, self.module.num_groups, eps=self.module.eps)
 
@@ -233,3 +242,8 @@ RULES: dict[type[nn.Module], type[Rule]] = {
 
 def _by_position(values: Tensor) -> Tensor:
     return values.reshape(values.shape[0], -1, values.shape[-1])
+
+
+def _channels_first(values: Tensor) -> Tensor:
+    """Return (owners, channels, rows, places ...): the rows of an owner are further places of its channels."""
+    return values.transpose(1, 2)

@@ -6,6 +6,7 @@ rule. ``LoopEngine`` is the plainest possible reading of the paper: the tests ho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -14,7 +15,7 @@ from torch.func import functional_call, grad, vmap
 
 from .._types import Loss, Vector
 from .flat import FlatModule
-from .records import FeatureCache, Records, clip_factors
+from .records import FeatureCache, Records, clip_factors, inner_factors
 from .stochastic import Masks, seeded
 from .sums import chunk_size, product_sum
 
@@ -22,7 +23,10 @@ CHUNK_NUMBERS = 1 << 23  # numbers in the written-out gradients of a chunk
 
 
 class _PerRecordEngine:
-    """Clipped sums from a matrix of per-record gradients, ``self._gradients(params, chunk)``."""
+    """Clipped sums from a matrix of per-record gradients, ``self._gradients(params, chunk)``.
+
+    With ``grouped``, a record is an owner with several rows (``groups.py``), as many as the inputs of a call have.
+    """
 
     name = "per-record"
 
@@ -34,10 +38,12 @@ class _PerRecordEngine:
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
         chunk_rows: int | None = None,
+        grouped: bool = False,
     ):
         self.flat = FlatModule(module, dtype=dtype, device=device)
         self.chunk_rows = chunk_rows or chunk_size(CHUNK_NUMBERS // len(self.flat))
         self._loss = loss
+        self._grouped = grouped
 
     def clipped_gradient_sum(
         self,
@@ -61,14 +67,18 @@ class _PerRecordEngine:
         *,
         cache: FeatureCache | None = None,
         masks: Masks | None = None,
+        inner: float = math.inf,
     ) -> Vector:
-        """Return the weighted sum of gradient(params) - gradient(previous), each record's difference clipped."""
+        """Return the weighted sum of gradient(params) - gradient(previous), each record's difference clipped.
+
+        With a finite ``inner``, both gradients of a record are clipped to it before their difference is taken.
+        """
         return self._sum(
             records,
             radius,
             masks,
-            lambda chunk: self._gradients(params, chunk),
-            lambda chunk: self._gradients(previous, chunk),
+            lambda chunk: _shortened(self._gradients(params, chunk), inner),
+            lambda chunk: _shortened(self._gradients(previous, chunk), inner),
         )
 
     def _sum(
@@ -94,9 +104,11 @@ class _PerRecordEngine:
         raise NotImplementedError
 
     def _loss_of_one(self, params: Vector, inputs: Tensor, target: Tensor) -> Tensor:
-        """The loss of one record, as a batch of one: no layer can see another record."""
-        outputs = functional_call(self.flat.module, self.flat.unflatten(params), (inputs.unsqueeze(0),))
-        return self._loss(outputs, target.unsqueeze(0)).sum()
+        """The loss of one record, as a batch of one, or of its rows: no layer can see another record."""
+        if not self._grouped:
+            inputs, target = inputs.unsqueeze(0), target.unsqueeze(0)
+        outputs = functional_call(self.flat.module, self.flat.unflatten(params), (inputs,))
+        return self._loss(outputs, target).sum()
 
 
 class VmapEngine(_PerRecordEngine):
@@ -123,3 +135,8 @@ class LoopEngine(_PerRecordEngine):
                 (gradient,) = torch.autograd.grad(self._loss_of_one(point, inputs, target), point)
             rows.append(gradient)
         return torch.stack(rows)
+
+
+def _shortened(vectors: Tensor, inner: float) -> Tensor:
+    """Return the vectors clipped to ``inner``."""
+    return vectors if inner == math.inf else vectors * inner_factors(vectors.square().sum(1), inner).unsqueeze(1)

@@ -36,7 +36,8 @@ class Records(NamedTuple):
 class FeatureCache:
     """What is kept of one set of records from round to round.
 
-    ``chunks``: what the layers saw at the previous iterate, so that a difference costs one pass, not two.
+    ``chunks``: what the layers saw at the previous iterate, so that a difference costs one pass, not two, and the
+    squared norms of the gradients there, where they were needed.
     ``statics``: what depends on the records alone and never changes.
     """
 
@@ -58,3 +59,11 @@ class FeatureCache:
 def clip_factors(squared_norm: torch.Tensor, radius: float) -> torch.Tensor:
     """Return min(1, radius / norm) for each record; 1 for a zero vector."""
     return (squared_norm.rsqrt() * radius).clamp_(max=1.0)
+
+
+def inner_factors(squared_norm: torch.Tensor, inner: float) -> torch.Tensor:
+    """Return ``clip_factors`` for a vector that is to be subtracted from another; NaN where its norm is not finite.
+
+    So the difference is not finite either, and the record counts as zero: it has no gradient at one of the iterates.
+    """
+    return clip_factors(squared_norm, inner).masked_fill_(~torch.isfinite(squared_norm), torch.nan)

@@ -68,6 +68,13 @@ class Rule:
         """Return what is kept of the layer's input."""
         return layer_input
 
+    def by_owner(self, values: Tensor, owners: tuple[int, ...]) -> Tensor:
+        """Return (owners, rows, ...) from (owners x rows, ...), where a record is an owner with several rows.
+
+        The rows are then positions like any others, over which the gradient is summed.
+        """
+        return values.unflatten(0, owners)
+
     def static(self, a: Tensor) -> Tensor:
         """Return what can be computed once where ``a`` is the records, which no iterate changes."""
         return a.new_empty(0)
@@ -83,6 +90,11 @@ class Rule:
     def workspace(self, feature: Feature) -> int:
         """Return how many numbers a record needs beyond its features, for the choice of the chunk size."""
         return 0
+
+    def scaled(self, name: str, feature: Feature, factors: Tensor) -> Feature:
+        """Return the feature of gradients times a factor a record: a gradient is linear in ``g``."""
+        column = factors.view(-1, *[1] * (feature.g.dim() - 1))
+        return feature._replace(g=torch.mul(feature.g, column, out=self._buffer(name, feature.g)))
 
     def explicit(self, values: Tensor, part: slice) -> Term:
         """Return the term of per-record gradients that are written out: (records, size of the part)."""
