@@ -134,7 +134,7 @@ def prepare(
     )
     example = people[0] if owners is None else Client(*(part[:6].unsqueeze(1) for part in people[0]))
     engine, stochastic = build_engine(
-        model, loss_function, *example, dtype=dtype, device=where, chunk_rows=chunk_rows, **({'grouped': True} if owners else {})
+        model, loss_function, *example, dtype=dtype, device=where, chunk_rows=chunk_rows, grouped=owners is not None
     )  # fmt: skip
     _check_all_targets(engine, loss_function, people)
     leaks = _declare_leaks(budget, metrics_every, holdout, leaks, strict)
