@@ -66,7 +66,7 @@ class Guarantee:
     def _assumptions(self) -> str:
         public = "the number of records of each client is public, the server that adds the noise is trusted"
         if self.unit == "client":
-            return "the numbers of clients and of their records are public, and the server that adds the noise is trusted"
+            return "the numbers of clients and records are public, and the server that adds the noise is trusted"
         if self.unit == "owner":
             return f"{public}, and records of the same owner at two clients are not protected as one"
         if self.adjacency == "add-or-remove-one":
