@@ -39,7 +39,7 @@ from .base import Estimator, difference_radius, require_finite
 
 CLIPPINGS = ("separate", "telescoped")
 NOISE_SCHEDULES = ("constant", "position")
-SAFETY = 1 - 1e-12  # of what is left: sums of spendings are rounded
+SAFETY = 1 - 1e-10  # of what is left: sums of spendings are rounded
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ The noise of the differences accumulates with the length of the path: its varian
 fresh gradient. Where the path is long there are many restarts, where the iterates hardly move there are none.
 
 How many there will be depends on released iterates, so noise cannot be divided in advance. A GDP filter makes the
-choice legal: the sum of :math:`\mu_r^2` is kept within the budget, whatever happens (Smith & Thakurta 2022). A restart
-is made only if afterwards all remaining rounds can still be paid as differences.
+choice legal: the sum of :math:`\mu_r^2` is kept within the budget, whatever happens (Smith & Thakurta 2022). The dearer
+of gradient and difference is released only if afterwards all remaining rounds can still be paid as the cheaper one.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ class DriftDiff2(Estimator):
         r, params = round.number, round.params
         previous = state["previous_params"]
         radius = difference_radius(params, previous, self.clip_smoothness, 2 * self.clip_gradient)
-        if r == 1 or self._restart_pays(state, round, radius):
+        if r == 1 or self._restarts(state, round, radius):
             mean = round.cohort.clipped_gradient(params, self.clip_gradient, round=r, remember=True)
-            release = round.release(mean, GRADIENT)
+            release = round.release(mean, GRADIENT, multiplier=_multiplier(GRADIENT, round))
             value, fresh, drift = release.value, release.entry.noise_std**2, 0.0
         else:
             inner = self.clip_gradient if self.clipping == "telescoped" else math.inf
             mean = round.cohort.clipped_difference(params, previous, radius, round=r, inner=inner)
-            release = round.release(mean, DIFFERENCE)
+            release = round.release(mean, DIFFERENCE, multiplier=_multiplier(DIFFERENCE, round))
             value = state["estimate"] + release.value
             fresh, drift = state["fresh"], state["drift"] + release.entry.noise_std**2
         z = release.entry.multiplier
@@ -113,18 +113,27 @@ class DriftDiff2(Estimator):
             "spent": spent,
         }
 
-    def _restart_pays(self, state: Mapping[str, float], round: Round, radius: float) -> bool:
-        gradient, difference = round.multipliers[GRADIENT], round.multipliers.get(DIFFERENCE)
-        if difference is None:  # the plan holds gradients only
+    def _restarts(self, state: Mapping[str, float], round: Round, radius: float) -> bool:
+        """Whether a gradient is released: where a difference cannot be paid, or where a gradient can be, and pays."""
+        if DIFFERENCE not in round.multipliers:  # the plan holds gradients only
             return True
+        gradient, difference = _multiplier(GRADIENT, round), _multiplier(DIFFERENCE, round)
         if gradient == 0:  # without noise: as planned
             return (round.number - 1) % self.restart_interval == 0
-        left = round.allowance * SAFETY - state["spent"]
-        if left < gradient**-2 + (round.rounds_left - 1) * difference**-2:
+        left, later = round.allowance - state["spent"], round.rounds_left - 1
+        # The cheaper of the two can always be paid: R of them cost no more than the plan.
+        if gradient > difference and left - difference**-2 < later * gradient**-2:
+            return True
+        if gradient < difference and left - gradient**-2 < later * difference**-2:
             return False
-        if left >= round.rounds_left * max(gradient**-2, difference**-2):  # there is enough for gradients to the end
+        if left >= (later + 1) * max(gradient**-2, difference**-2):  # there is enough for gradients to the end
             return True
         # Both in units of the squared sensitivity of a radius one.
-        next_difference = (difference * radius) ** 2
-        added = state["drift"] / state["fresh"] * (gradient * self.clip_gradient) ** 2
-        return added + next_difference > self.threshold * (gradient * self.clip_gradient) ** 2
+        fresh = (gradient * self.clip_gradient) ** 2
+        added = state["drift"] / state["fresh"] * fresh
+        return bool(added + (difference * radius) ** 2 > self.threshold * fresh)
+
+
+def _multiplier(purpose: str, round: Round) -> float:
+    """Return the planned multiplier, raised so that rounding of the sum cannot exceed what the plan allows."""
+    return round.multipliers[purpose] / SAFETY

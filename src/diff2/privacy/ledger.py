@@ -166,9 +166,10 @@ class Ledger:
         """Return the release ``count`` lines before the one that is about to be recorded."""
         return self.entries[self._replayed - count] if self._replayed >= count else None
 
-    def spent_before_next(self) -> float:
-        """Return the sum of 1/z^2 over the releases before the one that is about to be recorded."""
-        return math.fsum(1 / entry.multiplier**2 for entry in self.entries[: self._replayed])
+    def spent_with(self, entry: ReleaseEntry) -> float:
+        """Return the sum of 1/z^2 over the release that is about to be recorded and all before it."""
+        multipliers = [entry.multiplier, *(one.multiplier for one in self.entries[: self._replayed])]
+        return math.inf if 0 in multipliers else math.fsum(1 / z**2 for z in multipliers)
 
     def guarantee(self, delta: float | None = None) -> Guarantee:
         """Return the statement that these releases justify."""

@@ -181,8 +181,8 @@ class Mechanism:
         return entry, grid
 
     def _record(self, entry: ReleaseEntry) -> None:
-        if math.isfinite(self._limit) and entry.multiplier > 0:
-            spent = self.ledger.spent_before_next() + 1 / entry.multiplier**2
+        if math.isfinite(self._limit):
+            spent = self.ledger.spent_with(entry)
             if spent > self._limit:
                 raise BudgetExceeded(
                     f"the {entry.purpose} of round {entry.round} would raise mu^2 to {spent:.6g}, above the limit of "
