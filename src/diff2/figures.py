@@ -31,6 +31,7 @@ OTHERS: list[dict[str, Any]] = [
     {"color": "#8C7A00", "linestyle": (0, (2, 1.5))},
     {"color": "#332288", "linestyle": (0, (6, 1.5, 1.5, 1.5))},
 ]
+ASTRAY = 1e30
 DPI = 160
 
 
@@ -90,6 +91,7 @@ def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, subtitle: st
 
 def draw_panels(panels: Sequence[Panel], path: Path, *, title: str, subtitle: str, warning: str) -> Path:
     """Draw metrics side by side, a line and a band a method, and write them to ``path``."""
+    panels = [panel._replace(bands=[_drawable(band) for band in panel.bands]) for panel in panels]
     styles = choose_styles([band.label for band in panels[0].bands])
     figure = _new_figure(1.0 + 5.2 * len(panels), 4.9)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -98,7 +100,7 @@ def draw_panels(panels: Sequence[Panel], path: Path, *, title: str, subtitle: st
             axes.fill_between(band.rounds, band.low, band.high, color=style["color"], alpha=0.15, linewidth=0)
             axes.plot(band.rounds, band.mean, linewidth=1.8, **style)
         _dress(axes, panel.title, panel.unit)
-        if panel.log:
+        if panel.log and any(math.isfinite(value) and value > 0 for band in panel.bands for value in band.mean):
             axes.set_yscale("log")
         _focus_bands(axes, panel)
         axes.set_xlim(min(band.rounds[0] for band in panel.bands), max(band.rounds[-1] for band in panel.bands))
@@ -107,7 +109,7 @@ def draw_panels(panels: Sequence[Panel], path: Path, *, title: str, subtitle: st
     figure.suptitle(title, x=0.13 / width, ha="left", fontsize=13, fontweight="bold")
     figure.text(0.13 / width, 0.912, subtitle, ha="left", va="center", fontsize=9.5, color="#444444")
     figure.text(0.13 / width, 0.868, warning, ha="left", va="center", fontsize=9.5, color="#B00000", fontweight="bold")
-    figure.subplots_adjust(left=0.6 / width, right=1 - 1.75 / width, top=0.745, bottom=0.105, wspace=0.66)
+    figure.subplots_adjust(left=0.7 / width, right=1 - 1.75 / width, top=0.745, bottom=0.105, wspace=0.66)
     return _save(figure, path)
 
 
@@ -142,6 +144,7 @@ def _dress(axes: Axes, title: str, unit: str) -> None:
     axes.text(0, 1.025, unit, transform=axes.transAxes, fontsize=8.5, color="#444444")
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_minor_formatter("")
     axes.set_xlabel("round", fontsize=10)
     axes.tick_params(labelsize=9)
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.7)
@@ -159,19 +162,26 @@ def _focus(axes: Axes, values: Sequence[Sequence[float]]) -> None:
     axes.set_ylim(lowest - 0.06 * (top - lowest), top + 0.03 * (top - lowest))
 
 
+def _drawable(band: Band) -> Band:
+    """Leave out what is not finite, or so large that it might as well not be."""
+    parts = ([value if abs(value) < ASTRAY else math.nan for value in part] for part in band[2:])
+    return Band(band.label, band.rounds, *parts)
+
+
 def _focus_bands(axes: Axes, panel: Panel) -> None:
     """Show where most methods end; what went astray or is far above in the first rounds may leave the picture."""
-    values = [value for band in panel.bands for value in band.low if math.isfinite(value)]
-    ends = sorted(band.high[-1] for band in panel.bands if math.isfinite(band.high[-1]))
-    if not values or not ends:
+    lows = [
+        value for band in panel.bands for value in band.low if math.isfinite(value) and (value > 0 or not panel.log)
+    ]
+    means = [value for band in panel.bands for value in band.mean if math.isfinite(value)]
+    ends = sorted(band.mean[-1] for band in panel.bands if math.isfinite(band.mean[-1]))
+    if not lows or not means or not ends:
         return
-    lowest, middle, start = min(values), ends[len(ends) // 2], max(values)
+    lowest, highest, middle = min(lows), max(means), ends[len(ends) // 2]
     if panel.log:
-        positive = [value for value in values if value > 0]
-        if positive:
-            axes.set_ylim(min(positive) / 1.5, min(start, max(1e3 * middle, min(positive) * 1e3)) * 1.5)
+        axes.set_ylim(lowest / 1.5, 1.5 * min(highest, 1e3 * max(middle, lowest)))
         return
-    top = min(start, lowest + 4 * max(middle - lowest, 0.01 * abs(lowest)))
+    top = min(highest, lowest + 4 * max(middle - lowest, 0.01 * abs(lowest)))
     if top > lowest:
         axes.set_ylim(lowest - 0.06 * (top - lowest), top + 0.03 * (top - lowest))
 

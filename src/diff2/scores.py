@@ -181,14 +181,23 @@ def _statistics(values: Sequence[float]) -> dict[str, float | int | None]:
 
 
 def _cell(statistics: dict[str, Any], seeds: int) -> str:
-    mean, sd = statistics["mean"], statistics["sd"]
     if statistics["diverged"]:
         return f"diverged ({statistics['diverged']} of {seeds})"
+    return plus_minus(statistics["mean"], statistics["sd"])
+
+
+def plus_minus(mean: float, sd: float | None) -> str:
+    """Return mean and deviation with as many decimals as two digits of the deviation need.
+
+    >>> plus_minus(0.0183472, 0.000123), plus_minus(68531.2, 487.0), plus_minus(4.23e-5, 1.1e-6), plus_minus(0.5, None)
+    ('0.01835 ± 0.00012', '68,531 ± 487', '4.2e-05 ± 1.1e-06', '0.5')
+    """
     if sd is None:
         return f"{mean:.4g}"
-    # As many decimals of the mean as the deviation has at two digits.
-    digits = 4 if sd == 0 or mean == 0 else max(2, 2 + math.floor(math.log10(abs(mean))) - math.floor(math.log10(sd)))
-    return f"{mean:.{min(digits, 6)}g} ± {sd:.2g}"
+    if not 1e-3 <= abs(mean) < 1e7 or sd == 0:
+        return f"{mean:.2g} ± {sd:.2g}"
+    decimals = min(max(1 - math.floor(math.log10(sd)), 0), 6)
+    return f"{mean:,.{decimals}f} ± {sd:,.{decimals}f}"
 
 
 def _band(label: str, runs: Sequence[Row], name: str) -> Band:
