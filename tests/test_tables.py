@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diff2 import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
-from diff2.data import Encoding, Scaling, TableSettings, load_clients, read_clients
+from diff2.data import BuiltinSettings, Encoding, Scaling, TableSettings, load_clients, randhie, read_clients
 
 SECRET = 73.125  # a value that no message may show
 
@@ -172,6 +172,110 @@ def test_encoding_survives_json(two):
     assert Encoding.from_json(json.loads(json.dumps(encoding.to_json()))) == encoding
 
 
+# Owners, held-out records, dealt and built-in data
+
+
+def test_owners_are_no_input(two, tmp_path):
+    files = []
+    for i, name in enumerate(("a.csv", "b.csv")):
+        table = frame(20, i).assign(person=[f"p{j // 3}" for j in range(20)])
+        files.append(write(tmp_path, name, table))
+    tables = load_clients(two(files=tuple(files), group_column="person"))
+    assert list(tables.encoding.inputs) == ["age", "smoker"]
+    assert [list(group) for group in tables.groups] == [[f"p{j // 3}" for j in range(20)]] * 2
+    assert load_clients(two(files=tuple(files), drop=("person",))).groups is None
+
+
+def test_record_without_owner(two, tmp_path):
+    file = write(tmp_path, "all.csv", frame(6).assign(person=["x", "x", None, "y", "y", "y"]))
+    with pytest.raises(InvalidArgument, match=r"'person' of client 'all.csv' holds missing values; each record needs"):
+        load_clients(two(files=(file,), group_column="person"))
+    with pytest.raises(InvalidArgument, match=r"no column 'persn'; did you mean 'person'"):
+        load_clients(two(files=(file,), group_column="persn"))
+
+
+def rows_of(pair):
+    inputs, targets = pair
+    return {tuple(row) for row in np.column_stack([inputs, targets])}
+
+
+def test_held_out_records_are_a_share_of_each_client_and_not_trained_on(two):
+    whole, tables = load_clients(two()), load_clients(two(holdout=0.2))
+    assert [len(inputs) for inputs, _ in tables.clients] == [24, 25]
+    assert len(tables.holdout[0]) == 12
+    kept = set().union(*(rows_of(pair) for pair in tables.clients))
+    assert kept | rows_of(tables.holdout) == set().union(*(rows_of(pair) for pair in whole.clients))
+    assert not kept & rows_of(tables.holdout)
+    assert rows_of(load_clients(two(holdout=0.2)).holdout) == rows_of(tables.holdout)
+    assert rows_of(load_clients(two(holdout=0.2, holdout_seed=1)).holdout) != rows_of(tables.holdout)
+    with pytest.raises(InvalidArgument, match="holds out no record"):
+        load_clients(two(holdout=1e-6))
+
+
+def test_owners_are_on_one_side_and_at_one_client(two, tmp_path):
+    person = np.random.default_rng(0).integers(0, 15, 60)
+    file = write(tmp_path, "all.csv", frame(60).assign(person=person, copy=person))
+    settings = {"file": file, "group_column": "person", "holdout": 0.2, "clients": 4}
+    tables = load_clients(two(**settings))
+    at = [set(group.tolist()) for group in tables.groups]
+    assert sorted(len(people) for people in at) == [3, 3, 3, 3]
+    assert len(set.union(*at)) == 12
+    assert not set.union(*at) & set(tables.holdout[0][:, 2].astype(int))
+
+
+def test_records_are_dealt_in_turn_after_the_split(two, tmp_path):
+    file = write(tmp_path, "all.csv", frame(23).assign(row=range(23)))
+    tables = load_clients(two(file=file, clients=5, columns=("row",)))
+    assert [inputs[:, 0].tolist() for inputs, _ in tables.clients] == [list(range(p, 23, 5)) for p in range(5)]
+    tables = load_clients(two(file=file, clients=3, columns=("row",), holdout=0.3))
+    assert [len(inputs) for inputs, _ in tables.clients] == [6, 5, 5]
+    order = [tables.clients[i % 3][0][i // 3, 0] for i in range(16)]
+    assert order == sorted(order)
+    with pytest.raises(InvalidArgument, match="clients=24 is more than the records"):
+        load_clients(two(file=file, clients=24))
+
+
+def test_scaling_by_the_data_is_fitted_on_the_records_trained_on(two):
+    with pytest.warns(PrivacyLeakWarning):
+        tables = load_clients(two(scale="data", holdout=0.3))
+    age = np.concatenate([inputs[:, 0] for inputs, _ in tables.clients])
+    assert (np.mean(age), np.std(age)) == (pytest.approx(0, abs=1e-12), pytest.approx(1))
+    assert abs(np.mean(tables.holdout[0][:, 0])) > 1e-6
+
+
+def test_target_by_its_largest_value_leaks_and_counts_held_out_records(two):
+    visits = np.concatenate([frame(30, 0)["visits"], frame(31, 1)["visits"]])
+    for seed in range(4):
+        with pytest.warns(PrivacyLeakWarning, match="'visits' by its largest absolute value"):
+            tables = load_clients(two(target_scale="max", holdout=0.3, holdout_seed=seed))
+        assert tables.encoding.target_scaling.scale == visits.max()
+        assert tables.leaks == ("scaling of 'visits' by its largest absolute value",)
+    with pytest.warns(PrivacyLeakWarning, match="mean and deviation"):
+        tables = load_clients(two(scale="data", target_scale="none"))
+    np.testing.assert_array_equal(tables.clients[0][1][:, 0], frame(30)["visits"])
+
+
+def test_classes_of_held_out_records_are_known(two, tmp_path):
+    file = write(tmp_path, "all.csv", frame(12).assign(visits=[f"class {i}" for i in range(12)]))
+    with pytest.warns(PrivacyLeakWarning):
+        tables = load_clients(two(files=(file,), task="classification", holdout=0.5))
+    assert tables.encoding.outputs == 12
+
+
+def test_builtin_data_is_that_of_the_demo():
+    data, tables = randhie.load(), load_clients(BuiltinSettings("randhie", group_column="zper"), strict=True)
+    for mine, theirs in zip(tables.clients, data.clients, strict=True):
+        np.testing.assert_array_equal(mine[0], theirs[0])
+        np.testing.assert_array_equal(mine[1], theirs[1])
+    assert len(tables.holdout[0]) == 4085
+    assert [len(set(group)) for group in tables.groups] == [len(set(people)) for people in data.people]
+    assert (tables.encoding.outputs, tables.encoding.loss, len(tables.encoding.inputs)) == (1, "squared", 25)
+    with pytest.raises(InvalidArgument, match="did you mean 'randhie'"):
+        BuiltinSettings("randhi")
+    with pytest.raises(InvalidArgument, match="group_column to be 'zper'"):
+        BuiltinSettings("randhie", group_column="person")
+
+
 # What is refused
 
 
@@ -286,6 +390,18 @@ def test_record_without_client(two, tmp_path):
         ({"drop": ("visits",)}, "target='visits'"),
         ({"bounds": {"age": (1.0, 1.0)}}, "low < high"),
         ({"bounds": {"age": (0.0, float("inf"))}}, "finite"),
+        ({"columns": ("age", "person"), "group_column": "person"}, "group_column='person' is also listed"),
+        ({"group_column": "visits"}, "target='visits'"),
+        ({"file": "a.csv", "files": (), "client_column": "p", "group_column": "p"}, "unit = 'client'"),
+        ({"clients": 0, "file": "a.csv", "files": ()}, "clients >= 1"),
+        ({"clients": 3}, "clients=3 deals the records of one file"),
+        ({"clients": 3, "file": "a.csv", "files": (), "client_column": "site"}, "clients=3 deals"),
+        ({"holdout": 0.0}, "holdout"),
+        ({"holdout": 1.0}, "holdout"),
+        ({"holdout_seed": -1}, "holdout_seed >= 0"),
+        ({"target_scale": "mx"}, "did you mean 'max'"),
+        ({"target_scale": "max", "bounds": {"visits": (0.0, 1.0)}}, "target has no bounds"),
+        ({"task": "classification", "target_scale": "max"}, "for a regression"),
         ({"classes": ("a", "b")}, "task='regression'"),
         ({"task": "classification", "classes": ("a",)}, "two or more"),
         ({"task": "classification", "classes": ("a", "a")}, "different"),

@@ -33,6 +33,9 @@ def load_clients(settings: DataSettings, *, strict: bool = False) -> EncodedClie
     if isinstance(settings, BuiltinSettings):
         return _load_builtin(settings)
     tables, held, group = read_clients(settings), list[ClientTable](), settings.group_column
+    if group is not None:
+        for table in tables:
+            owners(table, group)  # before anything else can go wrong with a misspelt column
     if settings.holdout is not None:
         tables, held = hold_out(tables, settings.holdout, settings.holdout_seed, group)
     if settings.clients is not None:
