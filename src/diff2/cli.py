@@ -169,7 +169,7 @@ def account(
         if as_json:
             emit_json(account_document(ledger, at))
         else:
-            show_account(ledger, at)
+            show_account(ledger, path, at)
         if ledger.epsilon() > budget.epsilon:
             raise BudgetExceeded(
                 f"{path} holds releases worth epsilon={upward(ledger.epsilon())} at delta={budget.delta:g}, more than "

@@ -103,13 +103,13 @@ def account_document(ledger: Ledger, delta: float) -> dict[str, Any]:
     }
 
 
-def show_account(ledger: Ledger, delta: float) -> None:
+def show_account(ledger: Ledger, path: Path, delta: float) -> None:
     """Print what a ledger says."""
     budget = ledger.header["budget"]
     show_facts(
         "the ledger",
         {
-            "file": str(ledger.path),
+            "file": str(path),
             "state": "complete" if ledger.complete else "not complete: the run is going on, or was interrupted",
             "releases": f"{len(ledger):,}",
             "epsilon": f"{upward(ledger.epsilon(delta))} at delta {delta:g}",
@@ -147,7 +147,7 @@ def show_comparison(found: Comparison, rows: Sequence[dict[str, Any]], figures: 
     show_facts(
         f"in {found.directory}",
         {
-            "runs.jsonl": f"every run with its curves; {found.trained} trained now, the others were there",
+            "runs.jsonl": f"every run with its curves; {found.trained} trained now",
             "table.csv": "the table, for machines",
             "table.md": "the table, for a report",
             **{path.name: "mean and band over the seeds" for path in figures},

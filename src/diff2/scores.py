@@ -61,9 +61,9 @@ def notes(found: Comparison) -> list[str]:
         f"{NOT_PRIVATE[0].upper()}{NOT_PRIVATE[1:]}, seeded noise"
         + "".join(f", {name}" for name in found.tables.leaks)
         + ". For public data only.",
-        f"Mean ± deviation over {found.seeds} seed{'s' if found.seeds > 1 else ''} of noise and starting point; "
+        f"Mean ± deviation over {counted(found.seeds, 'seed')} of noise and starting point; "
         f"epsilon from the ledgers, the largest, at delta {found.file.privacy.delta:g}; seconds of one run.",
-        f"{sum(sizes):,} records of {len(sizes)} client{'s' if len(sizes) > 1 else ''}, {held:,} held out.",
+        f"{sum(sizes):,} records of {counted(len(sizes), 'client')}, {held:,} held out.",
     ]
     if encoding.target_scaling is not None:
         scale, offset = encoding.target_scaling.scale, encoding.target_scaling.offset
@@ -134,8 +134,8 @@ def draw_figures(found: Comparison) -> list[Path]:
             panels,
             found.directory / f"figure-epsilon-{epsilon:g}.png",
             title=f"{found.name}, epsilon {epsilon:g}",
-            subtitle=f"delta {found.file.privacy.delta:g}, {sum(sizes):,} records of {len(sizes)} clients. Mean over "
-            f"{found.seeds} seeds; bands reach from the smallest to the largest.",
+            subtitle=f"delta {found.file.privacy.delta:g}, {sum(sizes):,} records, {counted(len(sizes), 'client')}. "
+            f"Lines: mean over {counted(found.seeds, 'seed')}; bands: from the smallest to the largest.",
             warning=NOT_PRIVATE[0].upper() + NOT_PRIVATE[1:],
         )
         paths.append(path)
@@ -198,6 +198,11 @@ def plus_minus(mean: float, sd: float | None) -> str:
         return f"{mean:.2g} ± {sd:.2g}"
     decimals = min(max(1 - math.floor(math.log10(sd)), 0), 6)
     return f"{mean:,.{decimals}f} ± {sd:,.{decimals}f}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return ``"1 seed"``, ``"5 seeds"``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _band(label: str, runs: Sequence[Row], name: str) -> Band:
