@@ -244,6 +244,7 @@ def test_diverged_runs_are_counted_and_not_averaged(folder):
     (row,) = summaries(found)
     assert row["metrics"]["train_loss"]["diverged"] == 2
     assert math.isnan(row["metrics"]["train_loss"]["mean"])
+    assert row["metrics"]["squared_gradient_norm"]["diverged"] == 2  # records without a finite gradient count as zero
     words = ["compare", folder / "run.toml", "--algorithms", "gd", "--seeds", 2, "--out", folder / "out"]
     assert "diverged (2 of 2)" in diff2_here(*words, terminal_width="200").stdout
     assert "| diverged (2 of 2) |" in (folder / "out" / "table.md").read_text(encoding="utf-8")

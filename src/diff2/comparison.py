@@ -40,7 +40,7 @@ from .privacy import Budget
 from .runfile import CompareFile
 from .training import Training
 
-FORMAT = 1  # of a line of runs.jsonl; another number trains everything again
+FORMAT = 2  # of a line of runs.jsonl; another number trains everything again
 CURVE_POINTS = 50
 EXACT = ("train_loss", "test_loss", "squared_gradient_norm")
 NOT_PRIVATE = "not private: exact metrics, tuned settings"
@@ -235,8 +235,13 @@ def train_task(file: CompareFile, tables: EncodedClients, task: Task) -> Row:
         final |= _accuracies(result.model, tables, getattr(torch, file.run.dtype))
     history = result.history
     measured = history[history["round"] % _every(file, task.algorithm) == 0]
-    curves = {name: measured[name].tolist() for name in EXACT if name in measured}
-    norms = [*curves["squared_gradient_norm"], final["squared_gradient_norm"]]
+    # A record whose gradient is not finite counts as zero; so without a finite loss the norm says nothing.
+    norm = "squared_gradient_norm"
+    curves = {
+        name: measured[name].where(np.isfinite(measured["train_loss"])).tolist() for name in EXACT if name in measured
+    }
+    final[norm] = final[norm] if math.isfinite(final["train_loss"]) else math.nan
+    smallest = min((value for value in (*curves[norm], final[norm]) if math.isfinite(value)), default=math.nan)
     return {
         "key": task.key,
         "algorithm": result.ledger.header["algorithm"],
@@ -245,7 +250,7 @@ def train_task(file: CompareFile, tables: EncodedClients, task: Task) -> Row:
         "seed": task.seed,
         "rounds": measured["round"].tolist(),
         **curves,
-        "final": {**final, "smallest_squared_gradient_norm": min((n for n in norms if n == n), default=math.nan)},
+        "final": {**final, f"smallest_{norm}": smallest},
         "epsilon": result.epsilon,
         "seconds": float(history["seconds"].sum()),
     }

@@ -196,8 +196,8 @@ def _label_ends(
 ) -> None:
     """Write each name at the right edge, level with the end of its curve, moved apart where they would touch.
 
-    A curve that ends outside of the picture has its last value beside its name. ``sample`` is the length of a piece of
-    the line before it, as a share of the axis.
+    An arrow tells of a curve that ends above or below the picture. ``sample`` is the length of a piece of the line in
+    front of the name, as a share of the axis.
     """
     axes.figure.canvas.draw()
     low, high = axes.get_ylim()
@@ -206,7 +206,7 @@ def _label_ends(
     levels = [float(to_axes.transform((axes.get_xlim()[1], level))[1]) for level in inside.values()]
     gap = 1.35 * fontsize * axes.figure.dpi / 72 / axes.bbox.height
     for (label, end), height in zip(ends.items(), apart(levels, gap), strict=True):
-        text = label if low <= end <= high else f"{label} ({end:.2g})"
+        text = label if low <= end <= high else f"{label} {'↓' if end < low else '↑'}"
         style, where = styles[label], axes.transAxes
         if sample:
             axes.plot([1.02, 1.02 + sample], [height, height], linewidth=1.8, transform=where, clip_on=False, **style)

@@ -193,7 +193,7 @@ def plus_minus(mean: float, sd: float | None) -> str:
     ('0.01835 ± 0.00012', '68,531 ± 487', '4.2e-05 ± 1.1e-06', '0.5')
     """
     if sd is None:
-        return f"{mean:.4g}"
+        return f"{mean:,.0f}" if 1e3 <= abs(mean) < 1e7 else f"{mean:.4g}"
     if not 1e-3 <= abs(mean) < 1e7 or sd == 0:
         return f"{mean:.2g} ± {sd:.2g}"
     decimals = min(max(1 - math.floor(math.log10(sd)), 0), 6)
