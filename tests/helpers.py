@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+import diff2
 from diff2.gradients import GhostEngine, LoopEngine, Records, VmapEngine
 from diff2.losses import cross_entropy, squared
 from diff2.population import ALL
@@ -272,8 +274,21 @@ class StubCohort:
         )
 
 
+def quiet_plan(algorithm, budget, sizes, **options):
+    """Plan without the warning that delta is large for so few records."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", diff2.WeakDeltaWarning)
+        return diff2.plan(algorithm, budget, sizes, **options)
+
+
+class StubRun(NamedTuple):
+    states: list
+    ledger: Ledger
+    asked: list  # questions to the cohort
+
+
 def stub_run(plan, *, dimension=3, curvature=1.0, seed=1, start=1.0):
-    """Return all states and the ledger of a run on a stub: nothing but the estimator, the routine and the mechanism."""
+    """Run on a stub: nothing but the estimator, the routine and the mechanism."""
     adaptive = plan.algorithm.adaptive and plan.budget.private
     budget = {"epsilon": plan.budget.epsilon, "delta": plan.budget.delta}
     header = ledger_header(adjacency=plan.population.adjacency, budget=budget)
@@ -296,4 +311,4 @@ def stub_run(plan, *, dimension=3, curvature=1.0, seed=1, start=1.0):
     states = [training.init()]
     for _ in range(plan.algorithm.rounds):
         states.append(training.step(states[-1])[0])
-    return states, training.mechanism.ledger
+    return StubRun(states, training.mechanism.ledger, training.cohort.asked)

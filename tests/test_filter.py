@@ -1,7 +1,6 @@
 """Noise chosen on the way: whatever is released and whatever is chosen, the sum of mu^2 stays within the plan's."""
 
 import math
-import warnings
 
 import pytest
 import torch
@@ -11,16 +10,10 @@ from hypothesis import strategies as st
 import diff2
 from diff2 import Budget, Diff2, DriftDiff2, GradientDescent
 from diff2.privacy import BoundedMean, Mechanism, NoiseSource, epsilon_of, gdp_epsilon
-from helpers import DELTA, in_memory_ledger, stub_run
+from helpers import DELTA, in_memory_ledger, quiet_plan, stub_run
 
 BUDGET = Budget(epsilon=2.0, delta=1e-3)
 SIZES = (30, 70)
-
-
-def quiet_plan(algorithm, budget=BUDGET, sizes=SIZES, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", diff2.WeakDeltaWarning)
-        return diff2.plan(algorithm, budget, sizes, **options)
 
 
 def squares(ledger):
@@ -52,8 +45,8 @@ drifts = st.builds(DriftDiff2, **common, threshold=st.floats(1e-3, 1e3), budget_
     accounting=st.sampled_from(["exact", "paper"]),
 )
 def test_no_choice_exceeds_the_filter(algorithm, curvature, start, seed, epsilon, accounting):
-    plan = quiet_plan(algorithm, Budget(epsilon, 1e-5), accounting=accounting)
-    _, ledger = stub_run(plan, curvature=curvature, start=start, seed=seed)
+    plan = quiet_plan(algorithm, Budget(epsilon, 1e-5), SIZES, accounting=accounting)
+    ledger = stub_run(plan, curvature=curvature, start=start, seed=seed).ledger
     if algorithm.adaptive:
         assert math.fsum(squares(ledger)) <= plan.mu**2
     assert {entry.round for entry in ledger.entries} == set(range(1, algorithm.rounds + 1))
@@ -67,8 +60,8 @@ def test_no_choice_exceeds_the_filter(algorithm, curvature, start, seed, epsilon
 def test_restarts_by_drift_can_always_be_paid_to_the_end(split, interval):
     """Also where a gradient is cheaper than a difference, so that too many differences would be too dear."""
     for rate in (1e-6, 0.01, 0.3, 1.9):
-        plan = quiet_plan(DriftDiff2(10, interval, 1.0, 1.0, GradientDescent(rate), budget_split=split))
-        _, ledger = stub_run(plan)
+        plan = quiet_plan(DriftDiff2(10, interval, 1.0, 1.0, GradientDescent(rate), budget_split=split), BUDGET, SIZES)
+        ledger = stub_run(plan).ledger
         assert len(ledger) == 10
         assert math.fsum(squares(ledger)) <= plan.mu**2
 
@@ -78,8 +71,8 @@ def test_drift_restarts_where_the_noise_of_differences_reaches_that_of_a_gradien
     met = set()
     for threshold in (0.5, 1.0, 3.0):
         algorithm = DriftDiff2(40, 8, 1.0, 1.5, GradientDescent(0.1), threshold=threshold, budget_split=2.0)
-        plan = quiet_plan(algorithm)
-        states, ledger = stub_run(plan, dimension=20, curvature=0.5)
+        plan = quiet_plan(algorithm, BUDGET, SIZES)
+        states, ledger, _ = stub_run(plan, dimension=20, curvature=0.5)
         z_gradient, z_difference = plan.multipliers["gradient"], plan.multipliers["difference"]
         assert z_gradient < z_difference
         fresh = drift = spent = 0.0
@@ -109,8 +102,8 @@ def test_auto_divides_each_cycle_by_the_radii_of_the_one_before(schedule):
     algorithm = Diff2(
         rounds, interval, clip, 2.0, GradientDescent(0.05), budget_split="auto", noise_schedule=schedule
     )  # fmt: skip
-    plan = quiet_plan(algorithm)
-    _, ledger = stub_run(plan, dimension=10)
+    plan = quiet_plan(algorithm, BUDGET, SIZES)
+    ledger = stub_run(plan, dimension=10).ledger
     spent, shares = 0.0, []
     for first in range(0, rounds, interval):
         cycle = ledger.entries[first : first + interval]

@@ -12,7 +12,7 @@ from diff2.errors import LedgerError
 from diff2.privacy import BoundedMean, Ledger, Mechanism, NoiseSource, epsilon_of
 from diff2.privacy.mechanism import tree_levels
 from helpers import DELTA, in_memory_ledger, ledger_header
-from reference import gaussian_stream
+from reference import binary_parts, gaussian_stream
 
 SENSITIVITY, MULTIPLIER = 0.25, 3.0
 
@@ -31,18 +31,6 @@ def release(values, *, seed=1, first_round=1, ledger=None, leaves=None):
         for j in range(len(values))
     ]
     return torch.stack([one.value for one in releases]).cumsum(0), [one.entry for one in releases]
-
-
-def binary_parts(count):
-    """The first ``count`` leaves as runs of whole nodes, the longest first: (start, length)."""
-    parts, start = [], 0
-    while start < count:
-        length = 1
-        while start % (2 * length) == 0 and start + 2 * length <= count:
-            length *= 2
-        parts.append((start, length))
-        start += length
-    return parts
 
 
 @pytest.mark.parametrize("leaves", [1, 2, 3, 5, 8, 13])

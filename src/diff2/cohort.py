@@ -39,7 +39,8 @@ class Cohort(Protocol):
 
         Args:
             batch: whose records.
-            step: tells the batches of one round apart: each step draws its own.
+            step: tells the draws of one round apart: each step draws its own batch, or clients. What is released by
+                itself needs a draw of its own; what is combined into one release, the same.
             remember: a difference to ``params`` may be asked for next.
         """
         ...
@@ -124,7 +125,7 @@ class LocalCohort:
             )
 
         if self._population.unit == "client":
-            return self._mean_of_clients(round, radius, lambda question: total(question, math.inf))
+            return self._mean_of_clients(round, step, radius, lambda question: total(question, math.inf))
         questions, heaviest = self._questions(round, batch, step)
         value = self._zero()
         for question in questions:
@@ -154,12 +155,13 @@ class LocalCohort:
                 radius,
                 cache=question.cache,
                 masks=masks,
-                **({} if math.isinf(inner) else {"inner": inner}),
+                inner=inner,
             )
 
         if self._population.unit == "client":
             return self._mean_of_clients(
                 round,
+                step,
                 radius,
                 lambda question: (
                     total(question, math.inf, math.inf)
@@ -217,9 +219,9 @@ class LocalCohort:
             return offset + np.sort(np.argsort(words, kind="stable")[:count])
         return offset + np.flatnonzero(words.astype(np.float64) < (batch.rate or 0.0) * 2.0**64)
 
-    def _mean_of_clients(self, round: int, radius: float, total: _Total) -> BoundedMean:
+    def _mean_of_clients(self, round: int, step: int, radius: float, total: _Total) -> BoundedMean:
         """Return the mean over clients of the clients' mean vectors, each clipped to ``radius``."""
-        clients = self._clients_of(round)
+        clients = self._clients_of(round, step)
         value = self._zero()
         for p in clients:
             vector = total(self._by_client[p]) / self._population.sizes[p]
@@ -237,13 +239,13 @@ class LocalCohort:
         )
         return (now - before) * size
 
-    def _clients_of(self, round: int) -> tuple[int, ...]:
+    def _clients_of(self, round: int, step: int) -> tuple[int, ...]:
         population = self._population
         if population.client_order == "round_robin" or population.everyone:
             return population.participants(round)
         if self._source is None:
             raise ValueError("a cohort without a source of random bits cannot draw clients")
-        words = np.frombuffer(self._source.bytes(8 * len(population.sizes), "clients", round), dtype="<u8")
+        words = np.frombuffer(self._source.bytes(8 * len(population.sizes), "clients", round, step), dtype="<u8")
         return tuple(sorted(int(p) for p in np.argsort(words, kind="stable")[: population.clients_per_round]))
 
     def _bounded(self, value: Vector, radius: float, round: int, batch: Batch) -> BoundedMean:

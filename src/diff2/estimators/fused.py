@@ -93,7 +93,8 @@ class FusedDiff2(Estimator):
             difference = round.release(mean, DIFFERENCE)
             value, variance = value + difference.value, variance + difference.entry.noise_std**2
         if self._fuses(r):
-            mean = round.cohort.clipped_gradient(params, self.clip_gradient, round=r, remember=True)
+            # A release of its own, hence with clients drawn for it alone, where they are drawn.
+            mean = round.cohort.clipped_gradient(params, self.clip_gradient, round=r, step=1, remember=True)
             gradient = round.release(mean, GRADIENT)
             gain = fusion_gain(variance, gradient.entry.noise_std**2)
             value = value + gain * (gradient.value - value)

@@ -75,11 +75,13 @@ class RecursiveDiff2(Estimator):
         return {
             "previous_params": params.clone(),
             "estimate": torch.zeros_like(params, dtype=torch.float64),
-            "variance": math.inf,  # in units of a gradient's
+            "variance": math.inf,  # in units of a gradient's in the last round
+            "sensitivity": 0.0,  # of a gradient in that round: others may take part in the next
         }
 
     def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
         r, params, cohort = round.number, round.params, round.cohort
+        sensitivity = cohort.population.exposure(r).sensitivity
         if r == 1:
             gain, relative = 1.0, 1.0
             mean = cohort.clipped_gradient(params, self.clip_gradient, round=r, remember=True)
@@ -87,8 +89,9 @@ class RecursiveDiff2(Estimator):
             previous = state["previous_params"]
             radius = difference_radius(params, previous, self.clip_smoothness, 2 * self.clip_gradient)
             rho = 0.0 if math.isinf(self.clip_gradient) else radius / self.clip_gradient
-            gain = max(best_gain(state["variance"], rho), self.least_gain)
-            relative = (1 - gain) ** 2 * state["variance"] + (rho + gain * (1 - rho)) ** 2
+            variance = state["variance"] * (state["sensitivity"] / sensitivity) ** 2
+            gain = max(best_gain(variance, rho), self.least_gain)
+            relative = (1 - gain) ** 2 * variance + (rho + gain * (1 - rho)) ** 2
             inner = self.clip_gradient if self.clipping == "telescoped" else math.inf
             difference = cohort.clipped_difference(params, previous, radius, round=r, inner=inner)
             gradient = cohort.clipped_gradient(params, self.clip_gradient, round=r, remember=True)
@@ -102,6 +105,7 @@ class RecursiveDiff2(Estimator):
             "previous_params": params,
             "estimate": value,
             "variance": relative,
+            "sensitivity": sensitivity,
         }
 
 
