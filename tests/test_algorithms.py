@@ -1,122 +1,207 @@
-"""What ``diff2.train`` does: against the paper's pseudo-code, at its corners, and the contract of all algorithms."""
+"""The contract of all algorithms: what holds for each of them, with every routine."""
 
+import io
 import math
 import re
 import subprocess
 import sys
-import warnings
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import diff2
+from catalogue import CATALOGUE, NO_NOISE, PRIVATE, SAMPLED, SIZES, STEP, make_clients, run
 from diff2 import DPGD, GD, Budget, Diff2, GradientDescent
-from reference import diff2_gd
-
-HIDDEN = 4
-NO_NOISE = Budget(epsilon=math.inf, delta=1e-5)
-PRIVATE = Budget(epsilon=2.0, delta=1e-3)
-STEP = GradientDescent(learning_rate=0.05)
+from diff2.privacy import Ledger
+from diff2.privacy.composition import profiles
+from helpers import StubCohort, quiet_plan, stub_run
 
 
-def make_clients(sizes, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    clients = []
-    for size in sizes:
-        x = torch.randn(size, 3, generator=generator, dtype=torch.float64)
-        y = x.sum(1, keepdim=True) + torch.randn(size, 1, generator=generator, dtype=torch.float64)
-        clients.append((x.to(dtype), y.to(dtype)))
-    return clients
+@cache
+def result_of(name, seed=1):
+    """A private run; its result is not changed by anybody."""
+    return run(CATALOGUE[name], budget=PRIVATE, seed=seed)
 
 
-def run(algorithm, sizes=(7, 12, 5), budget=NO_NOISE, dtype=torch.float64, **options):
-    options.setdefault("seed", 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", diff2.PrivacyLeakWarning)
-        warnings.simplefilter("ignore", diff2.WeakDeltaWarning)
-        model = diff2.mlp(3, 1, hidden=[HIDDEN], seed=5).to(dtype)
-        return diff2.train(model, "squared", make_clients(sizes, dtype=dtype), algorithm, budget, **options)
+@pytest.mark.parametrize("name", CATALOGUE)
+class TestContract:
+    """What holds for every private algorithm."""
+
+    def test_epsilon_from_the_ledger_is_the_plans_and_within_the_budget(self, name):
+        result = result_of(name)
+        assert result.epsilon == result.plan.epsilon
+        assert PRIVATE.epsilon * (1 - (1e-3 if name in SAMPLED else 1e-9)) <= result.epsilon <= PRIVATE.epsilon
+
+    def test_the_ledger_holds_the_releases_of_the_plan(self, name):
+        result = result_of(name)
+        planned, made = result.plan.releases, result.ledger.entries
+        assert [release.round for release in planned] == [entry.round for entry in made]
+        assert [release.exposure.members for release in planned] == [entry.members for entry in made]
+        assert [release.exposure.rate for release in planned] == [entry.rate for entry in made]
+        if not CATALOGUE[name].adaptive:
+            assert [release.purpose for release in planned] == [entry.purpose for entry in made]
+            assert [release.multiplier for release in planned] == [entry.multiplier for entry in made]
+            same = [profiles(one.spend for one in releases) for releases in (planned, made)]
+            assert same[0] == same[1]
+
+    def test_noise_is_the_multiplier_times_the_sensitivity(self, name):
+        for entry in result_of(name).ledger.entries:
+            assert entry.mechanism == "gaussian"
+            needed = entry.multiplier * entry.sensitivity * math.sqrt(entry.nodes)
+            assert needed <= entry.noise_std <= needed * (1 + 1e-6)
+            assert entry.sensitivity <= 2 * entry.clip / 2  # no batch here has fewer than two records
+
+    def test_a_seed_repeats_the_run_and_another_does_not(self, name):
+        first, again, other = result_of(name), run(CATALOGUE[name], budget=PRIVATE), result_of(name, seed=4)
+        assert torch.equal(first.params, again.params)
+        assert first.ledger.entries == again.ledger.entries
+        assert not torch.equal(first.params, other.params)
+        assert first.guarantee.startswith("NOT PRIVATE")
+
+    def test_without_a_seed_two_runs_differ_and_are_private(self, name):
+        first, second = result_of(name, seed=None), run(CATALOGUE[name], budget=PRIVATE, seed=None)
+        assert not torch.equal(first.params, second.params)
+        assert first.guarantee.startswith("The ")
+        assert first.ledger.guarantee().private
+
+    def test_the_guarantee_names_the_adjacency(self, name):
+        sentence = result_of(name, seed=None).guarantee
+        poisson = "poisson" in name
+        assert ("adding or removing any one record" in sentence) == poisson
+        assert ("replacing any one record" in sentence) != poisson
+
+    def test_the_history_has_a_row_a_round_and_nothing_exact(self, name):
+        result = result_of(name)
+        history = result.history
+        assert list(history["round"]) == list(range(1, CATALOGUE[name].rounds + 1))
+        assert history["releases"].sum() == len(result.ledger)
+        assert not {"train_loss", "squared_gradient_norm", "test_loss"} & set(history.columns)
+        assert history["epsilon"].is_monotonic_increasing
+        assert history["epsilon"].iloc[-1] == result.epsilon
+        assert (history["estimate_std"] > 0).all()
+
+    def test_training_does_not_touch_global_random_states(self, name):
+        before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+        run(CATALOGUE[name], budget=PRIVATE)
+        assert torch.equal(before, torch.get_rng_state())
+        assert (numpy_before == np.random.get_state()[1]).all()  # noqa: NPY002
+
+    def test_only_questions_to_the_cohort_touch_records(self, name):
+        """Federation-ready: the run is the same where all that is there of the records is a cohort's two questions."""
+        training = run(CATALOGUE[name], budget=PRIVATE, start=diff2.prepare)
+        remote = Remote(training.cohort)
+        result = replace(training, cohort=remote).run()
+        assert torch.equal(result.params, result_of(name).params)
+        assert len(remote.asked) >= len(result.ledger)
+        assert all(kind in ("clipped_gradient", "clipped_difference") for kind, *_ in remote.asked)
+
+    def test_it_runs_on_a_cohort_without_records(self, name):
+        plan = quiet_plan(CATALOGUE[name], PRIVATE, SIZES)
+        states, ledger, _ = stub_run(plan)
+        assert ledger.epsilon() == plan.epsilon <= PRIVATE.epsilon
+        assert torch.isfinite(states[-1].params).all()
+
+    def test_states_are_plain_values_that_a_file_can_hold(self, name):
+        states, _, _ = stub_run(quiet_plan(CATALOGUE[name], PRIVATE, SIZES))
+        for state in (states[0], states[1], states[-1]):
+            file = io.BytesIO()
+            torch.save(state._asdict(), file)
+            file.seek(0)
+            read = torch.load(file, weights_only=True)
+            assert_equal(read, state._asdict())
+
+    def test_a_step_leaves_the_state_before_it_alone(self, name):
+        """State in, state out: what was saved before a round is still what it was after it."""
+        training = run(CATALOGUE[name], budget=PRIVATE, start=diff2.prepare)
+        state = training.init()
+        for _ in range(min(3, CATALOGUE[name].rounds)):
+            file = io.BytesIO()
+            torch.save(state._asdict(), file)
+            after, _ = training.step(state)
+            file.seek(0)
+            assert_equal(torch.load(file, weights_only=True), state._asdict())
+            state = after
+
+    def test_the_ledger_can_be_read_from_a_file_by_itself(self, name, tmp_path):
+        result = run(CATALOGUE[name], budget=PRIVATE, directory=tmp_path)
+        ledger = Ledger.read(tmp_path / "ledger.jsonl")
+        assert ledger.entries == result.ledger.entries == result_of(name).ledger.entries
+        assert ledger.epsilon() == result.epsilon
 
 
-def start_vector():
-    return torch.nn.utils.parameters_to_vector(diff2.mlp(3, 1, hidden=[HIDDEN], seed=5).double().parameters()).detach()
+class Remote:
+    """A cohort that answers the two questions and gives nothing else away; it writes down what it was asked."""
+
+    def __init__(self, cohort):
+        self.population = cohort.population
+        self.asked = []
+        self._answer = {"clipped_gradient": cohort.clipped_gradient, "clipped_difference": cohort.clipped_difference}
+
+    def clipped_gradient(self, params, radius, **options):
+        return self._ask("clipped_gradient", params, radius, **options)
+
+    def clipped_difference(self, params, previous, radius, **options):
+        return self._ask("clipped_difference", params, previous, radius, **options)
+
+    def _ask(self, question, *arguments, **options):
+        self.asked.append((question, options))
+        return self._answer[question](*arguments, **options)
 
 
-def reference(sizes, **settings):
-    clients = [(x.numpy(), y.numpy()[:, 0]) for x, y in make_clients(sizes)]
-    return diff2_gd(start_vector().numpy(), clients, hidden=HIDDEN, learning_rate=0.05, **settings)
+def assert_equal(one, other):
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            assert_equal(one[key], other[key])
+    elif isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+    else:
+        assert type(one) is type(other)
+        assert one == other
 
 
-@pytest.mark.parametrize("sizes", [(7, 12, 5), (9,), (4, 4, 4)])
-@pytest.mark.parametrize(("rounds", "restart_interval"), [(11, 4), (8, 4), (6, 1), (6, 6), (5, 9)])
-@pytest.mark.parametrize("cap", [True, False])
-@pytest.mark.parametrize("weighting", ["clients", "records"])
-def test_diff2_gd_without_noise_is_the_papers_pseudo_code(sizes, rounds, restart_interval, cap, weighting):
-    # Radii around the median length, so that about half of the records are clipped in both kinds of rounds.
-    settings = {"rounds": rounds, "restart_interval": restart_interval, "clip_gradient": 4.0, "clip_smoothness": 5.0}
-    result = run(Diff2(**settings, cap=cap, routine=STEP), sizes, weighting=weighting)
-    expected = reference(sizes, **settings, cap=cap, by_records=weighting == "records")[-1]
-    np.testing.assert_allclose(result.params.numpy(), expected, rtol=1e-10, atol=1e-12)
+# Large clients, small batches: here the paper's lemma on batches can reach the budget.
+LARGE = (2000, 3000)
 
 
-def test_the_reference_comparison_has_clipping_in_both_kinds_of_rounds():
-    wide = {"rounds": 11, "restart_interval": 4, "clip_gradient": 1e9, "clip_smoothness": 1e9}
-    base = {**wide, "clip_gradient": 4.0, "clip_smoothness": 5.0}
-    paths = [reference((7, 12, 5), **settings)[-1] for settings in (base, wide, {**base, "clip_smoothness": 1e9})]
-    assert all(np.linalg.norm(paths[0] - other) > 1e-3 for other in paths[1:])
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if "poisson" not in name])
+def test_the_papers_accounting_stays_within_the_budget(name):
+    algorithm = CATALOGUE[name]
+    paper = quiet_plan(algorithm, PRIVATE, LARGE, accounting="paper")
+    assert 0 < paper.epsilon <= 0.7 * PRIVATE.epsilon
+    ledger = stub_run(paper).ledger
+    assert ledger.epsilon() == paper.epsilon
+    if name not in SAMPLED:
+        exact = quiet_plan(algorithm, PRIVATE, LARGE)
+        assert all(paper.multipliers[purpose] > exact.multipliers[purpose] for purpose in exact.multipliers)
 
 
-def test_the_cap_matters_where_the_smoothness_radius_is_large():
-    settings = {"rounds": 6, "restart_interval": 6, "clip_gradient": 0.1, "clip_smoothness": 1e6}
-    capped, uncapped = (run(Diff2(**settings, cap=cap, routine=STEP)) for cap in (True, False))
-    assert capped.history["clip"].max() == pytest.approx(0.2)
-    assert uncapped.history["clip"].max() > 0.2
-    np.testing.assert_allclose(
-        capped.params.numpy(), reference((7, 12, 5), **settings, cap=True)[-1], rtol=1e-10, atol=1e-12
-    )
+def test_every_algorithm_is_in_the_table():
+    names = {algorithm.name for algorithm in CATALOGUE.values()}
+    assert names == set(diff2.estimators.ALGORITHMS) - {"gd"}
+    routines = {type(algorithm.routine) for algorithm in CATALOGUE.values()}
+    assert routines == set(diff2.routines.ROUTINES.values())
 
 
-@pytest.mark.parametrize("budget", [PRIVATE, NO_NOISE])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("accounting", ["exact", "paper"])
-def test_restart_interval_one_is_dpgd_bit_for_bit(budget, dtype, accounting):
-    options = {"budget": budget, "dtype": dtype, "accounting": accounting}
-    one = run(Diff2(rounds=20, restart_interval=1, clip_gradient=2.0, clip_smoothness=3.0, routine=STEP), **options)
-    two = run(DPGD(rounds=20, clip_gradient=2.0, routine=STEP), **options)
-    assert torch.equal(one.params, two.params)
-    assert one.ledger.entries == two.ledger.entries
+def test_the_stub_is_a_cohort():
+    assert {name for name in vars(diff2.Cohort) if not name.startswith("_")} <= set(dir(StubCohort(None)))
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        GD(rounds=30, routine=STEP),
-        DPGD(rounds=30, clip_gradient=math.inf, routine=STEP),
-        Diff2(rounds=30, restart_interval=7, clip_gradient=math.inf, clip_smoothness=math.inf, routine=STEP),
-    ],
-)
-@pytest.mark.parametrize("weighting", ["clients", "records"])
-def test_no_clip_and_no_noise_is_gradient_descent(algorithm, weighting):
-    clients = make_clients((7, 12, 5))
-    model = diff2.mlp(3, 1, hidden=[HIDDEN], seed=5).double()
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
-    for _ in range(30):
-        optimiser.zero_grad()
-        losses = [(model(x) - y).square().sum() for x, y in clients]
-        if weighting == "clients":
-            objective = sum(loss / len(x) for loss, (x, _) in zip(losses, clients, strict=True)) / len(clients)
-        else:
-            objective = sum(losses) / sum(len(x) for x, _ in clients)
-        objective.backward()
-        optimiser.step()
-    expected = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
-    torch.testing.assert_close(run(algorithm, weighting=weighting).params, expected, rtol=1e-10, atol=1e-12)
+def test_restart_interval_one_is_dpgd_bit_for_bit():
+    one = run(Diff2(9, 1, 2.0, 3.0, STEP), budget=PRIVATE)
+    other = run(DPGD(9, 2.0, STEP), budget=PRIVATE)
+    assert torch.equal(one.params, other.params)
+    assert one.ledger.entries == other.ledger.entries
 
 
 def test_the_model_passed_in_is_untouched_and_the_result_is_an_independent_module():
-    model = diff2.mlp(3, 1, hidden=[HIDDEN], seed=5)
+    model = diff2.mlp(3, 1, hidden=[4], seed=5)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.warns(diff2.PrivacyLeakWarning):
         result = diff2.train(model, "squared", make_clients((6,))[0], GD(rounds=3, routine=STEP), NO_NOISE, seed=0)
@@ -130,13 +215,16 @@ def test_the_model_passed_in_is_untouched_and_the_result_is_an_independent_modul
 
 
 def test_uniform_output_is_one_of_the_first_iterates_and_each_is_met():
-    path = reference((7, 12, 5), rounds=4, restart_interval=1, clip_gradient=2.0, clip_smoothness=1.0)
+    algorithm = DPGD(rounds=4, clip_gradient=2.0, routine=STEP)
+    training = run(algorithm, output="uniform", start=diff2.prepare)
+    path = [training.init()]
+    for _ in range(4):
+        path.append(training.step(path[-1])[0])
     met = set()
-    for seed in range(40):
-        result = run(DPGD(rounds=4, clip_gradient=2.0, routine=STEP), output="uniform", seed=seed)
-        distances = [np.linalg.norm(result.params.numpy() - iterate) for iterate in path]
-        assert min(distances) < 1e-10
-        met.add(int(np.argmin(distances)))
+    for seed in range(15):
+        value = run(algorithm, output="uniform", seed=seed).params
+        (index,) = [r for r, state in enumerate(path) if torch.equal(value, state.params)]
+        met.add(index)
     assert met == {0, 1, 2, 3}  # x_0, ..., x_{R-1}: never x_R
 
 
@@ -148,70 +236,7 @@ def test_equal_iterates_release_zero_for_free():
     result = run(algorithm, budget=PRIVATE, dtype=torch.float32)
     assert list(result.history["mechanism"]) == ["gaussian", *["zero"] * 5]
     assert result.epsilon < result.plan.epsilon
-
-
-def test_the_estimate_carries_over_when_a_difference_is_zero():
-    algorithm = Diff2(
-        rounds=3, restart_interval=3, clip_gradient=1.0, clip_smoothness=1.0, routine=GradientDescent(1e-30)
-    )
-    norms = run(algorithm, budget=PRIVATE, dtype=torch.float32).history["estimate_norm"]
-    assert norms.nunique() == 1
-
-
-CONTRACT = {
-    "dpgd": DPGD(rounds=13, clip_gradient=2.0, routine=STEP),
-    "diff2": Diff2(rounds=13, restart_interval=5, clip_gradient=2.0, clip_smoothness=3.0, routine=STEP),
-    "diff2, T = R": Diff2(rounds=13, restart_interval=13, clip_gradient=2.0, clip_smoothness=3.0, routine=STEP),
-    "diff2, T > R": Diff2(rounds=13, restart_interval=99, clip_gradient=2.0, clip_smoothness=3.0, routine=STEP),
-    "diff2, u = 2": Diff2(13, 4, 2.0, 3.0, routine=STEP, budget_split=2.0),
-    "one round": Diff2(rounds=1, restart_interval=3, clip_gradient=2.0, clip_smoothness=3.0, routine=STEP),
-}
-
-
-@pytest.mark.parametrize("algorithm", CONTRACT.values(), ids=CONTRACT)
-class TestContract:
-    """What holds for every private algorithm."""
-
-    @pytest.mark.parametrize("accounting", ["exact", "paper"])
-    @pytest.mark.parametrize("weighting", ["clients", "records"])
-    def test_epsilon_from_the_ledger_is_the_plans_and_within_the_budget(self, algorithm, accounting, weighting):
-        result = run(algorithm, budget=PRIVATE, accounting=accounting, weighting=weighting)
-        assert result.epsilon == result.plan.epsilon
-        assert result.epsilon <= PRIVATE.epsilon
-        if accounting == "exact":
-            assert result.epsilon == pytest.approx(PRIVATE.epsilon, rel=1e-12)
-
-    def test_a_seed_repeats_the_run_and_another_does_not(self, algorithm):
-        first, again, other = (run(algorithm, budget=PRIVATE, seed=seed) for seed in (3, 3, 4))
-        assert torch.equal(first.params, again.params)
-        assert not torch.equal(first.params, other.params)
-
-    def test_without_a_seed_two_runs_differ(self, algorithm):
-        first, second = (run(algorithm, budget=PRIVATE, seed=None) for _ in range(2))
-        assert not torch.equal(first.params, second.params)
-        assert not first.guarantee.startswith("NOT PRIVATE")
-
-    def test_a_seeded_run_says_it_is_not_private(self, algorithm):
-        assert run(algorithm, budget=PRIVATE, seed=3).guarantee.startswith("NOT PRIVATE")
-
-    def test_noise_is_sigma_times_the_radius(self, algorithm):
-        result = run(algorithm, budget=PRIVATE)
-        sigma = {"gradient": result.plan.sigma_1, "difference": result.plan.sigma_2}
-        for entry in result.ledger.entries:
-            assert entry.noise_std == pytest.approx(sigma[entry.purpose] * entry.clip, rel=1e-6)
-            assert entry.noise_std >= entry.multiplier * entry.sensitivity
-
-    def test_the_history_has_a_row_a_round_and_nothing_exact(self, algorithm):
-        history = run(algorithm, budget=PRIVATE).history
-        assert list(history["round"]) == list(range(1, algorithm.rounds + 1))
-        assert not {"train_loss", "squared_gradient_norm", "test_loss"} & set(history.columns)
-        assert history["epsilon"].iloc[-1] == pytest.approx(2.0)
-
-    def test_training_does_not_touch_global_random_states(self, algorithm):
-        before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-        run(algorithm, budget=PRIVATE)
-        assert torch.equal(before, torch.get_rng_state())
-        assert (numpy_before == np.random.get_state()[1]).all()  # noqa: NPY002
+    assert result.history["estimate_norm"].nunique() == 1  # the estimate carries over
 
 
 @pytest.mark.parametrize("factor, is_right", [(1.0, True), (0.95, False), (1.05, False)])  # noqa: PT006
@@ -220,7 +245,7 @@ def test_measured_noise_of_a_run_has_the_planned_scale(kind, factor, is_right):
     """The final parameters of a private run minus those without noise, over many coordinates."""
     from scipy import stats
 
-    model = torch.nn.Linear(20_000, 1, bias=False).double()
+    model = nn.Linear(20_000, 1, bias=False).double()
     with torch.no_grad():
         model.weight.zero_()
     data = (torch.zeros(50, 20_000, dtype=torch.float64), torch.zeros(50, 1, dtype=torch.float64))

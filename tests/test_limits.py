@@ -1,0 +1,149 @@
+"""Without noise, without clipping and with all records, every private algorithm is a well-known one that is not."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from catalogue import CATALOGUE, HIDDEN, ROUNDS, SERVER, SIZES, STEP, diff2_with, make_clients, run, start_vector
+from diff2 import DPGD, DPSGD, DPFedAvg, DPScaffold, FusedDiff2
+from reference import Problem
+
+EQUAL = (6, 6, 6)
+START = start_vector().numpy()
+
+
+def problem(weighting="clients"):
+    clients = [(x.numpy(), y.numpy()[:, 0]) for x, y in make_clients(SIZES)]
+    return Problem(clients, HIDDEN, weighting == "records")
+
+
+def descend(rule, rounds=ROUNDS, weighting="clients"):
+    """Run a rule (x, gradient, r) -> x on the exact gradient of the objective."""
+    records, x = problem(weighting), START
+    for r in range(1, rounds + 1):
+        x = rule(x, records.gradient(x, math.inf), r)
+    return x
+
+
+def steps_of(build, schedule=lambda r: 1.0):
+    """A rule that asks an optimiser of PyTorch."""
+    point = torch.from_numpy(START.copy()).requires_grad_()
+    optimiser = build([point])
+    rate = optimiser.param_groups[0]["lr"]
+
+    def rule(x, gradient, r):
+        optimiser.param_groups[0]["lr"] = rate * schedule(r)
+        with torch.no_grad():
+            point.copy_(torch.from_numpy(x))
+        point.grad = torch.from_numpy(gradient)
+        optimiser.step()
+        return point.detach().numpy().copy()
+
+    return rule
+
+
+def nesterov(rate=0.02, momentum=0.9):
+    records = problem()
+    x = y = START
+    for _ in range(ROUNDS):
+        reached = y - rate * records.gradient(y, math.inf)
+        x, y = reached, reached + momentum * (reached - x)
+    return x
+
+
+def adam(rate=0.05, floor=0.02):
+    m = q = np.zeros_like(START)
+
+    def rule(x, gradient, r):
+        nonlocal m, q
+        m, q = 0.9 * m + 0.1 * gradient, 0.999 * q + 0.001 * gradient**2
+        return x - rate * m / (1 - 0.9**r) / np.maximum(np.sqrt(q / (1 - 0.999**r)), floor)
+
+    return descend(rule)
+
+
+def averaged():
+    rule, seen = steps_of(lambda points: torch.optim.SGD(points, lr=0.02, momentum=0.9)), []
+
+    def watched(x, gradient, r):
+        seen.append(rule(x, gradient, r))
+        return seen[-1]
+
+    descend(watched)
+    return np.mean(seen[2:], axis=0)  # rounds above 0.3 x 7
+
+
+def sgd(**options):
+    return descend(steps_of(lambda points: torch.optim.SGD(points, **options)))
+
+
+def adamw():
+    def build(points):
+        return torch.optim.AdamW(points, lr=0.02, weight_decay=0.1)
+
+    return descend(steps_of(build, schedule=lambda r: (1 + math.cos(math.pi * (r - 1) / ROUNDS)) / 2))
+
+
+def normalised(length=0.05, rounds=ROUNDS):
+    return descend(lambda x, gradient, r: x - length * gradient / np.linalg.norm(gradient), rounds)
+
+
+PLAIN = {  # what an algorithm is without noise, without clipping, and with all records in every batch
+    **dict.fromkeys([name for name in CATALOGUE if CATALOGUE[name].routine is STEP], lambda: sgd(lr=0.05)),
+    "bvr, K = 1": lambda: sgd(lr=0.05),
+    "diff2, one round": lambda: descend(lambda x, gradient, r: x - 0.05 * gradient, rounds=1),
+    "diff2, momentum": lambda: sgd(lr=0.02, momentum=0.9),
+    "diff2, nesterov": nesterov,
+    "diff2, torch": adamw,
+    "fused, adam": adam,
+    "fused, averaging": averaged,
+    "fused, torch": lambda: descend(steps_of(lambda points: torch.optim.RMSprop(points, lr=0.01))),
+    "dpsrm": lambda: descend(lambda x, g, r: x - min(0.1 / np.linalg.norm(g), 0.05) * g),
+    "srnsgd": normalised,
+}
+ELSEWHERE = {"srnsgd, 4 batches", "dpfedavg", "dpscaffold"} | {
+    name for name in CATALOGUE if "bvr" in name and name != "bvr, K = 1"
+}
+
+
+def unclipped(algorithm):
+    """The same algorithm with infinite radii, on all records."""
+    changes = dict.fromkeys(("clip_gradient", "clip_smoothness", "clip_difference"), math.inf)
+    changes |= {"batch_size": 24, "batches": 1}
+    return replace(algorithm, **{name: value for name, value in changes.items() if hasattr(algorithm, name)})
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_no_clip_and_no_noise_is_the_method_that_is_not_private(name):
+    np.testing.assert_allclose(
+        run(unclipped(CATALOGUE[name])).params.numpy(), PLAIN[name](), rtol=1e-9, atol=1e-11
+    )  # fmt: skip
+
+
+def test_every_algorithm_has_a_limit():
+    assert set(PLAIN) | ELSEWHERE == set(CATALOGUE)
+
+
+@pytest.mark.parametrize("name", ["diff2", "fused", "recursive", "dpsgd, fixed"])
+def test_without_clip_and_noise_records_weigh_as_stated(name):
+    expected = descend(lambda x, gradient, r: x - 0.05 * gradient, weighting="records")
+    np.testing.assert_allclose(
+        run(unclipped(CATALOGUE[name]), weighting="records").params.numpy(), expected, rtol=1e-9, atol=1e-11
+    )
+
+
+def test_one_local_step_on_all_records_is_gradient_descent():
+    """FedAvg and SCAFFOLD with K = 1, DP-SGD with b = N, and DP-GD are one method, clipped or not."""
+    expected = run(DPGD(ROUNDS, 4.0, STEP), EQUAL).params
+    for algorithm in (
+        DPFedAvg(ROUNDS, 1, 6, 4.0, 0.05, routine=SERVER),
+        DPScaffold(ROUNDS, 1, 6, 4.0, 0.05, routine=SERVER),
+        DPSGD(ROUNDS, 18, 4.0, routine=STEP),
+        DPSGD(ROUNDS, 18, 4.0, routine=STEP, sampling="poisson"),
+        diff2_with(restart_interval=1, clip_gradient=4.0),
+        FusedDiff2(ROUNDS, 1, 4.0, 3.0, routine=STEP),
+    ):
+        torch.testing.assert_close(run(algorithm, EQUAL).params, expected, rtol=1e-9, atol=1e-11)
