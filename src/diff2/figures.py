@@ -93,7 +93,7 @@ def draw_panels(panels: Sequence[Panel], path: Path, *, title: str, subtitle: st
     """Draw metrics side by side, a line and a band a method, and write them to ``path``."""
     panels = [panel._replace(bands=[_drawable(band) for band in panel.bands]) for panel in panels]
     styles = choose_styles([band.label for band in panels[0].bands])
-    figure = _new_figure(1.0 + 5.2 * len(panels), 4.9)
+    figure = _new_figure(1.0 + 5.4 * len(panels), 4.9)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for band in panel.bands:
             style = styles[band.label]
@@ -109,7 +109,7 @@ def draw_panels(panels: Sequence[Panel], path: Path, *, title: str, subtitle: st
     figure.suptitle(title, x=0.13 / width, ha="left", fontsize=13, fontweight="bold")
     figure.text(0.13 / width, 0.912, subtitle, ha="left", va="center", fontsize=9.5, color="#444444")
     figure.text(0.13 / width, 0.868, warning, ha="left", va="center", fontsize=9.5, color="#B00000", fontweight="bold")
-    figure.subplots_adjust(left=0.7 / width, right=1 - 1.75 / width, top=0.745, bottom=0.105, wspace=0.66)
+    figure.subplots_adjust(left=0.75 / width, right=1 - 1.75 / width, top=0.745, bottom=0.105, wspace=0.8)
     return _save(figure, path)
 
 
@@ -177,11 +177,11 @@ def _focus_bands(axes: Axes, panel: Panel) -> None:
     ends = sorted(band.mean[-1] for band in panel.bands if math.isfinite(band.mean[-1]))
     if not lows or not means or not ends:
         return
-    lowest, highest, middle = min(lows), max(means), ends[len(ends) // 2]
+    lowest, highest, most = min(lows), max(means), ends[3 * len(ends) // 4]  # three of four end below
     if panel.log:
-        axes.set_ylim(lowest / 1.5, 1.5 * min(highest, 1e3 * max(middle, lowest)))
+        axes.set_ylim(lowest / 1.5, 1.5 * min(highest, 1e3 * max(most, lowest)))
         return
-    top = min(highest, lowest + 4 * max(middle - lowest, 0.01 * abs(lowest)))
+    top = min(highest, lowest + 3 * max(most - lowest, 0.01 * abs(lowest)))
     if top > lowest:
         axes.set_ylim(lowest - 0.06 * (top - lowest), top + 0.03 * (top - lowest))
 

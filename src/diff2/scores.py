@@ -189,13 +189,16 @@ def _cell(statistics: dict[str, Any], seeds: int) -> str:
 def plus_minus(mean: float, sd: float | None) -> str:
     """Return mean and deviation with as many decimals as two digits of the deviation need.
 
-    >>> plus_minus(0.0183472, 0.000123), plus_minus(68531.2, 487.0), plus_minus(4.23e-5, 1.1e-6), plus_minus(0.5, None)
-    ('0.01835 ± 0.00012', '68,531 ± 487', '4.2e-05 ± 1.1e-06', '0.5')
+    >>> plus_minus(0.0183472, 0.000123), plus_minus(68531.2, 487.0), plus_minus(4.234e-5, 1.1e-6), plus_minus(0.5, None)
+    ('0.01835 ± 0.00012', '68,531 ± 487', '4.23e-05 ± 1.1e-06', '0.5')
     """
     if sd is None:
         return f"{mean:,.0f}" if 1e3 <= abs(mean) < 1e7 else f"{mean:.4g}"
-    if not 1e-3 <= abs(mean) < 1e7 or sd == 0:
-        return f"{mean:.2g} ± {sd:.2g}"
+    if sd == 0 or mean == 0:
+        return f"{mean:.4g} ± {sd:.2g}"
+    if not 1e-3 <= abs(mean) < 1e7:
+        digits = 1 + math.floor(math.log10(abs(mean))) - math.floor(math.log10(sd))
+        return f"{mean:.{min(max(digits, 1), 5)}e} ± {sd:.1e}"
     decimals = min(max(1 - math.floor(math.log10(sd)), 0), 6)
     return f"{mean:,.{decimals}f} ± {sd:,.{decimals}f}"
 
