@@ -86,7 +86,7 @@ def compare(
     epsilons: Sequence[float] | None = None,
     seeds: int = 5,
     jobs: int = 1,
-    report: Report | None = None,
+    report: Report = lambda done, total: None,
 ) -> Comparison:
     """Train every method for every epsilon and seed, unless ``directory`` holds the run already.
 
@@ -95,7 +95,7 @@ def compare(
         epsilons: budgets; by default the one of ``[privacy]``.
         seeds: how many; they are 0, 1, ...
         jobs: runs at the same time, each in a process of its own with one thread.
-        report: told after each run.
+        report: told before the first run and after each.
     """
     at_least("seeds", seeds, 1)
     at_least("jobs", jobs, 1)
@@ -114,10 +114,10 @@ def compare(
     pending = sorted((task for key, task in wanted.items() if key not in done), key=lambda task: task.seed)
     _check_plans(file, tables, pending)
     directory.mkdir(parents=True, exist_ok=True)
+    report(0, len(pending))
     for count, row in enumerate(_train_all(file, tables, pending, jobs)):
         done[row["key"]] = append_run(path, row)
-        if report is not None:
-            report(count + 1, len(pending))
+        report(count + 1, len(pending))
     runs = {place: [done[task.key] for task in tasks_of] for place, tasks_of in tasks.items()}
     return Comparison(file, directory, tables, methods, budgets, seeds, runs, len(pending))
 
