@@ -87,9 +87,31 @@ CATALOGUE = {
     "dpfedavg": DPFedAvg(ROUNDS, 2, 2, 2.0, 0.05, routine=SERVER),
     "dpscaffold": DPScaffold(ROUNDS, 2, 2, 2.0, 0.05, routine=SERVER),
 }
+# The same algorithms where other units are protected, or some clients take part in a round: options of a run.
+OWNERS = [[0, 0, 1, 1, 2, 2, 3, 3], list("aaabbbcccddd"), [0, 1, 1, 2]]
+OPTIONS = {
+    "diff2, owners": {"groups": OWNERS},
+    "fused, owners": {"groups": OWNERS},
+    "recursive, client": {"unit": "client"},
+    "drift, client": {"unit": "client"},
+    "diff2, 2 of 3 clients": {"clients_per_round": 2},
+    "fused, 2 of 3 clients": {"clients_per_round": 2, "weighting": "records"},
+    "bvr, 2 of 3 clients": {"clients_per_round": 2},
+    "dpscaffold, 2 of 3 clients": {"clients_per_round": 2},
+    "diff2, client, 2 of 3 in turn": {"clients_per_round": 2, "unit": "client"},
+    "fused, client, 2 of 3 drawn": {"clients_per_round": 2, "unit": "client", "client_order": "random"},
+}
+CATALOGUE |= {name: CATALOGUE[name.split(",")[0]] for name in OPTIONS}
+
 SAMPLED = {  # priced numerically, to the safe side
-    name for name in CATALOGUE if name.startswith(("bvr", "dpsgd", "dpsrm", "dpfed", "dpscaff", "recursive, b"))
+    name for name in CATALOGUE if name.startswith(("bvr", "dps", "dpf")) or name.endswith((", bvr", "drawn"))
 } - {"bvr, K = 1"}
+
+
+def plan_options(name):
+    """The options of a run as ``diff2.plan`` takes them."""
+    options = dict(OPTIONS.get(name, {}))
+    return {**options, "unit": "owner"} if options.pop("groups", None) else options
 
 
 def make_clients(sizes=SIZES, seed=0, dtype=torch.float64):
@@ -107,7 +129,9 @@ def make_model(dtype=torch.float64):
 
 
 def run(algorithm, sizes=SIZES, budget=NO_NOISE, dtype=torch.float64, start=diff2.train, **options):
-    """Train on the small data, quietly; ``start=diff2.prepare`` to stop before the first round."""
+    """Train an algorithm, or the one of this name, quietly; ``start=diff2.prepare`` stops before the first round."""
+    if isinstance(algorithm, str):
+        algorithm, options = CATALOGUE[algorithm], {**OPTIONS.get(algorithm, {}), **options}
     options.setdefault("seed", 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", diff2.PrivacyLeakWarning)

@@ -12,6 +12,7 @@ import diff2
 from catalogue import (
     CATALOGUE,
     HIDDEN,
+    OPTIONS,
     PRIVATE,
     ROUNDS,
     STEP,
@@ -115,7 +116,11 @@ def test_telescoped_differences_add_up_to_the_clipped_gradient():
     assert float((run(separate).params - run(fresh).params).norm()) > 1e-4
 
 
-FULL = [name for name in CATALOGUE if name.startswith("diff2") and CATALOGUE[name].routine is STEP] + ["dpgd"]
+FULL = [
+    name
+    for name, algorithm in CATALOGUE.items()
+    if algorithm.name in ("diff2", "dpgd") and algorithm.routine is STEP and name not in OPTIONS
+]
 
 
 @pytest.mark.parametrize("name", FULL)
