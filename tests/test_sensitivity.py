@@ -10,51 +10,15 @@ from diff2.gradients import GhostEngine, LoopEngine, Records, VmapEngine
 from diff2.losses import squared
 from diff2.population import Population
 from helpers import make_case, paper_network, start_of, step_from
+from probes import SIZES, adversaries, make_clients, movement, replaced
 
-SIZES = (9, 4, 13)  # the smallest client in the middle; chunks of 5 leave a last one of a single record
-CHUNK = 5
+CHUNK = 5  # leaves a last chunk of a single record
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 PLACES = [(client, row) for client, size in enumerate(SIZES) for row in sorted({0, size // 2, size - 1})]
 
 both_weightings = pytest.mark.parametrize("weighting", ["clients", "records"])
 both_kinds = pytest.mark.parametrize("kind", ["gradient", "difference"])
 both_dtypes = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
-
-
-def make_clients(dtype, sizes=SIZES, inputs=8):
-    generator = torch.Generator().manual_seed(0)
-    return [
-        Client(
-            torch.randn(size, inputs, generator=generator, dtype=torch.float64).to(dtype),
-            3 * torch.randn(size, 1, generator=generator, dtype=torch.float64).to(dtype),
-        )
-        for size in sizes
-    ]
-
-
-def replaced(clients, place, inputs, target):
-    """Return the clients with one record exchanged."""
-    client, row = place
-    changed = list(clients)
-    changed[client] = Client(clients[client].inputs.clone(), clients[client].targets.clone())
-    changed[client].inputs[row] = inputs
-    changed[client].targets[row] = target
-    return changed
-
-
-def adversaries(dtype):
-    """Records meant to break something: nothing, much, the opposite, what overflows in the loss or in the norm."""
-    ones = torch.ones(8, dtype=dtype)
-    top = torch.finfo(dtype).max
-    return {
-        "zero": (0 * ones, 0.0),
-        "huge input": (1e6 * ones, 0.0),
-        "huge target": (ones, 1e7),
-        "huge opposite target": (ones, -1e7),
-        "infinite loss": (ones, top / 2),
-        "infinite norm": (ones * top**0.75, 1.0),
-        "not a number": (ones * top * torch.tensor([1.0, -1.0] * 4, dtype=dtype), 0.0),
-    }
 
 
 class Question:
@@ -74,12 +38,6 @@ class Question:
         if self.kind == "gradient":
             return cohort.clipped_gradient(self.params, self.radius, round=1)
         return cohort.clipped_difference(self.params, self.previous, self.radius, round=1)
-
-
-def movement(one, two):
-    """Return how far the mean moved, in units of its sensitivity."""
-    assert one.sensitivity == two.sensitivity
-    return float((one.value - two.value).norm()) / one.sensitivity
 
 
 @both_weightings
