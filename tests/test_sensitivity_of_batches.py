@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from diff2.cohort import CLIENT_ROUNDING, LocalCohort
+from diff2.cohort import CLIENT_ROUNDING, LocalCohort, _clipped
 from diff2.gradients import GhostEngine, LoopEngine, Records, build_engine
 from diff2.losses import squared
 from diff2.population import ALL, Batch, Population
@@ -170,7 +170,7 @@ def test_no_client_moves_an_answer_further_than_the_sensitivity(question, kind):
 @pytest.mark.parametrize("question", ["gradient", "difference", "telescoped"])
 def test_the_mean_of_clients_is_the_definition(question):
     """Each client's mean (difference) clipped, then averaged: against plain sums, one client after the other."""
-    ask = Asked(question, ALL, Population(SIZES, unit="client"), radius=0.3)
+    ask = Asked(question, ALL, Population(SIZES, unit="client"))
     clients = make_clients(torch.float64)
     engine = LoopEngine(paper_network(), squared)
 
@@ -184,12 +184,21 @@ def test_the_mean_of_clients_is_the_definition(question):
             for point in (ask.params, ask.previous)
         )
         if question == "gradient":
-            parts.append(clip(now, 0.3))
+            parts.append(now)
         elif question == "difference":
-            parts.append(clip(now - before, 0.3))
+            parts.append(now - before)
         else:
-            parts.append(clip(clip(now, 0.5) - clip(before, 0.5), 0.3))
-    torch.testing.assert_close(ask(clients).value, sum(parts) / 3, rtol=1e-9, atol=1e-12)
+            parts.append(clip(now, 0.5) - clip(before, 0.5))
+    lengths = sorted(float(part.norm()) for part in parts)
+    for radius in (0.9 * lengths[0], 0.9 * lengths[1], 0.7 * lengths[2], 1.1 * lengths[2]):  # just below some length
+        ask.radius = radius
+        expected = sum(clip(part, radius) for part in parts) / 3
+        torch.testing.assert_close(ask(clients).value, expected, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e200])
+def test_a_client_whose_vector_has_no_length_counts_as_zero(bad):
+    assert not _clipped(torch.tensor([1.0, bad], dtype=torch.float64), 2.0).any()
 
 
 # Owners of one, two, three and four rows, not in order; the smallest client has one owner of all but one of its rows.
