@@ -175,7 +175,8 @@ class Population:
             at_least("batch_size", batch.size, 1)
             if batch.size > limit:
                 whose = "all clients together have" if batch.clients is None else "the smallest client has"
-                raise InvalidArgument(f"batch_size={batch.size} is more than the {limit} records {whose}; lower it")
+                most = limit if batch.clients is None else min(self.sizes)
+                raise InvalidArgument(f"batch_size={batch.size} is more than the {most} records {whose}; lower it")
         if batch.rate is not None and not 0 < batch.rate <= 1:
             raise InvalidArgument(f"expected a sampling rate above 0 and at most 1, got {batch.rate!r}")
         if batch.part is not None and batch.part[1] > min(sizes):

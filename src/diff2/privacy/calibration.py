@@ -25,9 +25,10 @@ from functools import partial
 from typing import NamedTuple
 
 from .._validate import one_of
+from ..errors import InvalidArgument
 from .accounting import gdp_epsilon, gdp_mu
 from .budget import Budget
-from .composition import FIXED, FULL, gaussian_mu, price
+from .composition import FIXED, FULL, POISSON, gaussian_mu, price
 from .sampled import paper_multiplier
 
 ACCOUNTINGS = ("exact", "paper")
@@ -86,6 +87,11 @@ def _alone(purpose: str, profiles: Sequence[Profile], share: float, budget: Budg
     full = max(sum(n / kind.factor**2 for kind, n in part.items() if kind.sampling == FULL) for part in parts)
     fixed = [part for part in parts if any(kind.sampling != FULL for kind in part)]
     if accounting == "paper":
+        if any(kind.sampling == POISSON for part in fixed for kind in part):
+            raise InvalidArgument(
+                "accounting='paper' has no formula for Poisson batches, which the paper does not use; use "
+                "accounting='exact', or sampling='fixed'"
+            )
         order = paper_order(budget)
         gaussian = math.sqrt(full * order / (share * budget.epsilon))
         drawn = [
