@@ -2,11 +2,12 @@ r"""Drift-triggered restarts: a fresh gradient when the differences since the la
 
 The noise of the differences accumulates with the length of the path: its variance since the restart is
 :math:`\sigma_2^2 \sum C_{2,r}^2`, exactly known. A restart pays when that reaches ``threshold`` times the variance of a
-fresh gradient. Where the path is long there are many restarts, where the iterates hardly move there are none.
+fresh gradient. Where the path is long there are many restarts, where the iterates hardly move there are few: one every
+2T rounds is kept in reserve, for the noise of differences feeds on itself if it is never taken out.
 
 How many there will be depends on released iterates, so noise cannot be divided in advance. A GDP filter makes the
 choice legal: the sum of :math:`\mu_r^2` is kept within the budget, whatever happens (Smith & Thakurta 2022). The dearer
-of gradient and difference is released only if afterwards all remaining rounds can still be paid as the cheaper one.
+of gradient and difference is released only if afterwards all remaining rounds can still be paid, with the reserve.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ class DriftDiff2(Estimator):
             "estimate": torch.zeros_like(params, dtype=torch.float64),
             "fresh": 0.0,  # variance of the last gradient
             "drift": 0.0,  # variance added by differences since
+            "age": 0,  # rounds since
             "spent": 0.0,  # sum of 1/z^2
         }
 
@@ -96,13 +98,14 @@ class DriftDiff2(Estimator):
         if r == 1 or self._restarts(state, round, radius):
             mean = round.cohort.clipped_gradient(params, self.clip_gradient, round=r, remember=True)
             release = round.release(mean, GRADIENT, multiplier=_multiplier(GRADIENT, round))
-            value, fresh, drift = release.value, release.entry.noise_std**2, 0.0
+            value, fresh, drift, age = release.value, release.entry.noise_std**2, 0.0, 0
         else:
             inner = self.clip_gradient if self.clipping == "telescoped" else math.inf
             mean = round.cohort.clipped_difference(params, previous, radius, round=r, inner=inner)
             release = round.release(mean, DIFFERENCE, multiplier=_multiplier(DIFFERENCE, round))
             value = state["estimate"] + release.value
             fresh, drift = state["fresh"], state["drift"] + release.entry.noise_std**2
+            age = state["age"] + 1
         z = release.entry.multiplier
         spent = state["spent"] + (z**-2 if z > 0 else 0.0)
         return Estimate(value, fresh + drift), {
@@ -110,6 +113,7 @@ class DriftDiff2(Estimator):
             "estimate": value,
             "fresh": fresh,
             "drift": drift,
+            "age": age,
             "spent": spent,
         }
 
@@ -121,10 +125,15 @@ class DriftDiff2(Estimator):
         if gradient == 0:  # without noise: as planned
             return (round.number - 1) % self.restart_interval == 0
         left, later = round.allowance - state["spent"], round.rounds_left - 1
-        # The cheaper of the two can always be paid: R of them cost no more than the plan.
+        # Gradients that are cheaper than differences can always be paid: R of them cost no more than the plan.
         if gradient > difference and left - difference**-2 < later * gradient**-2:
             return True
-        if gradient < difference and left - gradient**-2 < later * difference**-2:
+        # Dearer ones in reserve: one each 2T rounds, which are at most half of those in the plan.
+        longest = 2 * self.restart_interval
+        if state["age"] + 1 >= longest:
+            return True
+        reserve = later // longest
+        if gradient < difference and left - gradient**-2 < reserve * gradient**-2 + (later - reserve) * difference**-2:
             return False
         if left >= (later + 1) * max(gradient**-2, difference**-2):  # there is enough for gradients to the end
             return True
