@@ -30,6 +30,9 @@ OTHERS: list[dict[str, Any]] = [
     {"color": "#882255", "linestyle": (0, (8, 2))},
     {"color": "#8C7A00", "linestyle": (0, (2, 1.5))},
     {"color": "#332288", "linestyle": (0, (6, 1.5, 1.5, 1.5))},
+    {"color": "#661100", "linestyle": "-"},
+    {"color": "#117733", "linestyle": (0, (1, 1))},
+    {"color": "#AA4499", "linestyle": (0, (4, 1, 1, 1))},
 ]
 ASTRAY = 1e30
 DPI = 160
