@@ -172,6 +172,20 @@ def test_a_line_twice_is_noticed(path):
         {"multiplier": None},
         {"round": "one"},
         {"extra": 1},
+        {"sampling": "fixed"},
+        {"sampling": "fixed", "rate": 0.0},
+        {"sampling": "fixed", "rate": 1.0},
+        {"sampling": "fixed", "rate": "nan"},
+        {"sampling": "poisson", "rate": 1.1},
+        {"sampling": "bernoulli", "rate": 0.5},
+        {"rate": 0.5},
+        {"members": []},
+        {"members": 3},
+        {"members": ["one"]},
+        {"nodes": 2},
+        {"nodes": 0},
+        {"nodes": -1},
+        {"step": None},
     ],
     ids=str,
 )
@@ -257,6 +271,49 @@ def test_a_round_that_comes_back_different_is_refused(tmp_path, change):
         ledger.record(ENTRIES[0]._replace(**change))
     ledger.close()
     assert Ledger.read(target).entries == ENTRIES
+
+
+@pytest.mark.parametrize("change", [{}, {"clip": 2.0, "sensitivity": 0.04, "noise_std": 0.5}, {"multiplier": 20.0}])
+def test_noise_is_not_used_for_two_releases(tmp_path, change):
+    """Their difference would carry none. Another round, purpose or step has noise of its own."""
+    target = tmp_path / "ledger.jsonl"
+    ledger = Ledger(ledger_header(), target)
+    for one in (entry(1), entry(1, step=1), entry(1, purpose="difference"), entry(2)):
+        ledger.record(one)
+    before = target.read_bytes()
+    for again in (entry(1, **change), entry(2, **change)):
+        with pytest.raises(LedgerError, match="the same noise"):
+            ledger.record(again)
+    assert target.read_bytes() == before
+    with target.open("a") as file:
+        line = json.loads(before.splitlines()[1])
+        file.write(json.dumps({**line, "release": 5}) + "\n")
+    for open_ledger in (Ledger.read, Ledger.resume):
+        with pytest.raises(LedgerError, match="line 6: a second release"):
+            open_ledger(target)
+
+
+def test_releases_on_batches_and_of_members_are_read_back_and_priced(tmp_path):
+    target = tmp_path / "ledger.jsonl"
+    ledger = Ledger(ledger_header(), target)
+    made = [
+        entry(1),
+        entry(1, purpose="local", step=3, sampling="fixed", rate=0.125, members=(0,)),
+        entry(2, purpose="local", members=(1, 2)),
+        entry(3, step=2, nodes=4, members=(1,), noise_std=2 * 0.06 * 12.5),
+    ]
+    for one in made:
+        ledger.record(one)
+    ledger.close()
+    again = Ledger.read(target)
+    assert again.entries == made
+    assert again.epsilon() == ledger.epsilon() == epsilon_of([12.5] * 3, DELTA)  # of member 1
+
+
+def test_the_sentence_names_unit_and_adjacency():
+    assert "replacing all the records of any one of the 2 clients" in str(guarantee_of(1.0, unit="client"))
+    assert "any one owner has at a client" in str(guarantee_of(1.0, unit="owner"))
+    assert "adding or removing any one record" in str(guarantee_of(1.0, adjacency="add-or-remove-one"))
 
 
 def test_closing_twice_writes_one_end(path):

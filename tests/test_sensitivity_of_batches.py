@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from diff2.clients import Client
 from diff2.cohort import CLIENT_ROUNDING, LocalCohort, _clipped
 from diff2.gradients import GhostEngine, LoopEngine, Records, build_engine
 from diff2.losses import squared
@@ -194,6 +195,18 @@ def test_the_mean_of_clients_is_the_definition(question):
         ask.radius = radius
         expected = sum(clip(part, radius) for part in parts) / 3
         torch.testing.assert_close(ask(clients).value, expected, rtol=1e-7, atol=1e-12)
+
+
+def test_the_rounding_of_sums_over_many_clients_is_covered():
+    """All clients push the same way; one turns round, and the sums of the others are rounded differently."""
+    count, inputs = 300, torch.full((1, 8), 0.1, dtype=torch.float64)
+    clients = [Client(inputs * (1 + p / 7), torch.full((1, 1), 1e6, dtype=torch.float64)) for p in range(count)]
+    ask = Asked("gradient", ALL, Population((1,) * count, unit="client"), radius=0.1)
+    before = ask(clients)
+    assert before.rounding == count**2 * 2.0**-53
+    for place in (0, 150, 299):
+        after = ask(replaced(clients, (place, 0), inputs * 3, -1e6))
+        assert movement(before, after) <= 1 + before.rounding
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e200])

@@ -21,7 +21,7 @@ from .gradients import Engine, FeatureCache, Masks, Records, rounding_allowance
 from .population import ALL, Batch, Population, part_range
 from .privacy import BoundedMean, NoiseSource
 
-CLIENT_ROUNDING = 1e-12  # of a client's vector, clipped in double precision
+CLIENT_ROUNDING = 1e-12  # of a client's vector, clipped in double precision; for more than 90 clients see below
 
 
 class Cohort(Protocol):
@@ -254,12 +254,17 @@ class LocalCohort:
             value,
             sensitivity=exposure.sensitivity * radius,
             clip=radius,
-            rounding=CLIENT_ROUNDING if self._population.unit == "client" else self._rounding,
+            rounding=self._rounding_of_clients if self._population.unit == "client" else self._rounding,
             adjacency=self._population.adjacency,
             sampling=exposure.sampling,
             rate=exposure.rate,
             members=exposure.members,
         )
+
+    @property
+    def _rounding_of_clients(self) -> float:
+        # Of m vectors added one after the other, each sum may be off by 2^-53 of its length, at most m radii.
+        return max(CLIENT_ROUNDING, len(self._population.sizes) ** 2 * 2.0**-53)
 
     def _of_client(self, p: int) -> Records:
         start, end = self._offsets[p], self._offsets[p + 1]

@@ -46,6 +46,11 @@ class ReleaseEntry(NamedTuple):
     nodes: int = 1  # noisy nodes of a tree that hold the value
 
     @property
+    def stream(self) -> tuple[int, str, int]:
+        """What the noise of the release is labelled by: two releases with one label would carry the same noise."""
+        return self.round, self.purpose, self.step
+
+    @property
     def spend(self) -> Spend:
         """The release as the accountant sees it."""
         return Spend(self.multiplier, self.sampling, self.rate, self.members)
@@ -61,6 +66,7 @@ class Ledger:
         self.complete = False
         self.path = None if path is None else Path(path)
         self._replayed = 0  # lines of the file that this process has seen again
+        self._streams: set[tuple[int, str, int]] = set()  # labels of noise that was used
         if self.path is not None:
             try:
                 self.path.touch(exist_ok=False)
@@ -109,7 +115,12 @@ class Ledger:
             return
         if self.complete:
             raise LedgerError("the ledger is closed: the run it describes is complete; start a new run")
-        self.entries.append(entry)
+        if entry.stream in self._streams:
+            raise LedgerError(
+                f"the {entry.purpose} of round {entry.round}, step {entry.step}, was released already; a second one "
+                "would carry the same noise, and their difference none. Nothing was released"
+            )
+        self._append(entry)
         self._replayed += 1
         self._write({"kind": "release", "release": len(self.entries), **_to_json(entry)})
 
@@ -186,6 +197,10 @@ class Ledger:
             complete=self.complete,
         )
 
+    def _append(self, entry: ReleaseEntry) -> None:
+        self.entries.append(entry)
+        self._streams.add(entry.stream)
+
     def __len__(self) -> int:
         return len(self.entries)
 
@@ -235,7 +250,10 @@ def _parse(path: Path) -> tuple[Ledger, int]:
             continue
         if fields.pop("release", None) != len(ledger.entries) + 1:
             raise LedgerError(f"{path}, line {number}: expected release {len(ledger.entries) + 1}; a line is missing")
-        ledger.entries.append(_from_json(path, number, fields))
+        entry = _from_json(path, number, fields)
+        if entry.stream in ledger._streams:
+            raise LedgerError(f"{path}, line {number}: a second release with the noise of an earlier one")
+        ledger._append(entry)
     ledger._replayed = len(ledger.entries)
     return ledger, len(rest)
 
@@ -286,7 +304,7 @@ def _from_json(path: Path, number: int, fields: dict[str, Any]) -> ReleaseEntry:
 
 def _check_priced_as_noised(path: Path, number: int, entry: ReleaseEntry) -> None:
     """A line must not claim a better price than its own noise and sensitivity justify."""
-    needed = entry.multiplier * entry.sensitivity * math.sqrt(entry.nodes)
+    needed = entry.multiplier * entry.sensitivity * math.sqrt(max(entry.nodes, 0))
     honest = {
         "gaussian": entry.sensitivity > 0 and entry.nodes > 0 and 0 < needed <= entry.noise_std * (1 + 1e-12),
         "zero": entry.sensitivity == 0 and entry.multiplier == math.inf,
