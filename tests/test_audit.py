@@ -67,7 +67,7 @@ def statistics(sign, runs):
     return np.array(totals)
 
 
-@pytest.mark.parametrize("runs", [300, pytest.param(6000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runs", [150, pytest.param(6000, marks=pytest.mark.slow)])
 def test_the_distance_of_the_worlds_is_what_the_ledger_says(runs):
     ledger = diff2.train(start(), signed_square, world(1.0), ALGORITHM, BUDGET).ledger
     claimed = total_mu(entry.multiplier for entry in ledger.entries)

@@ -137,7 +137,7 @@ def test_no_audit_finds_more_than_the_ledger_says(name, runs):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_audit_catches_a_mechanism_that_adds_too_little_noise(name):
     run = prepared(name)
-    plus, minus = (statistics(run, sign, 3000, factor=0.4) for sign in (1.0, -1.0))
+    plus, minus = (statistics(run, sign, 2000, factor=0.25) for sign in (1.0, -1.0))
     assert least_epsilon(plus, minus, BUDGET.delta) > run.plan.epsilon
 
 

@@ -313,7 +313,7 @@ def releases(run: Path) -> int:
 
 
 def test_killed_run_resumes_to_the_same_model(folder):
-    rounds = 2000
+    rounds = 1200
     (folder / "run.toml").write_text(RUN.format(rounds=rounds), encoding="utf-8")
     words = ["train", folder / "run.toml", "--seed", 3, "--quiet"]
     killed, whole = folder / "killed", folder / "whole"
@@ -321,7 +321,7 @@ def test_killed_run_resumes_to_the_same_model(folder):
     wait_until(lambda: releases(killed) > 0, process)
     first = (killed / "checkpoint.pt").stat().st_mtime_ns
     # Some rounds after a checkpoint in the middle; on a fast machine, before there is one.
-    wait_until(lambda: releases(killed) > 1500 or (killed / "checkpoint.pt").stat().st_mtime_ns != first, process)
+    wait_until(lambda: releases(killed) > 900 or (killed / "checkpoint.pt").stat().st_mtime_ns != first, process)
     mark = releases(killed)
     wait_until(lambda: releases(killed) > mark + 20, process)
     process.kill()

@@ -248,7 +248,7 @@ def test_gradient_and_difference_of_one_round_and_step_are_of_the_same_records()
         assert tuple(np.flatnonzero(moved.numpy())) == rows
 
 
-DRAWS = 1500
+DRAWS = 1000
 
 
 def subsets(kind):

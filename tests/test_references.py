@@ -32,6 +32,7 @@ from diff2 import (
     NormalizedDescent,
     RecursiveDiff2,
 )
+from diff2.privacy import Ledger, Mechanism, NoiseSource
 from helpers import stub_run
 from reference import (
     Problem,
@@ -179,7 +180,8 @@ def test_bvr_local_sgd_with_a_uniform_output_returns_any_point_but_the_last():
     assert indices <= set(points)
     assert len(indices) > 4
     for (r, k), point in points.items():
-        training = replace(drawn[0], output_round=r, output_step=k)
+        mechanism = Mechanism(Ledger(drawn[0].mechanism.ledger.header), NoiseSource.from_seed(0))
+        training = replace(drawn[0], output_round=r, output_step=k, mechanism=mechanism)
         state = training.init()
         while state.round < 2:
             state, _ = training.step(state)

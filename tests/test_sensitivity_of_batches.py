@@ -30,7 +30,12 @@ KINDS = {
     "a part": (Batch(part=(1, 3)), {}),
     "poisson": (Batch(rate=0.4), {"adjacency": "add-or-remove-one"}),
 }
-PLACES = [(0, 0), (1, 0), (1, 1), (1, 3), (2, 5), (2, 12)]
+PLACES = [(0, 0), (1, 1), (1, 3), (2, 12)]  # the first record, two of the smallest client, the last
+CASES = [("difference", weighting, kind) for weighting in ("clients", "records") for kind in KINDS] + [
+    (question, "clients", kind)
+    for question in ("gradient", "telescoped")
+    for kind in ("all records", "2 of 3 clients", "a batch of all", "a part", "poisson")
+]
 questions = pytest.mark.parametrize("question", ["gradient", "difference", "telescoped"])
 weightings = pytest.mark.parametrize("weighting", ["clients", "records"])
 
@@ -57,9 +62,7 @@ class Asked:
         return cohort.clipped_difference(self.params, self.previous, self.radius, **options, inner=inner)
 
 
-@questions
-@weightings
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("question", "weighting", "kind"), CASES)
 def test_no_record_moves_an_answer_further_than_the_sensitivity(question, weighting, kind):
     batch, options = KINDS[kind]
     ask = Asked(question, batch, Population(SIZES, weighting, **options))
@@ -77,24 +80,18 @@ def test_no_record_moves_an_answer_further_than_the_sensitivity(question, weight
                     assert movement(answer, answers[other]) <= 1 + 1e-9, (place, name, other)
 
 
-@questions
-@weightings
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("question", "weighting", "kind"), CASES)
 def test_the_sensitivity_of_every_kind_of_batch_is_attained(question, weighting, kind):
     """By some record in some round: the bound is not larger than it need be, and the probes above had power."""
     batch, options = KINDS[kind]
     ask = Asked(question, batch, Population(SIZES, weighting, **options))
     clients, far = make_clients(torch.float64), torch.ones(8, dtype=torch.float64)
     nothing = adversaries(torch.float64)["not a number"]
-    reached = 0.0
-    for place in PLACES:
-        plus = replaced(clients, place, far, 1e5)
-        minus = replaced(clients, place, *(nothing if kind == "poisson" else (far, -1e5)))
-        for r in range(1, 60):
-            reached = max(reached, movement(ask(plus, r), ask(minus, r)))
-            if reached >= 0.99:
-                return
-    raise AssertionError(f"no more than {reached}")
+    pairs = [
+        [replaced(clients, place, *record) for record in ((far, 1e5), nothing if kind == "poisson" else (far, -1e5))]
+        for place in PLACES
+    ]
+    assert any(movement(ask(plus, r), ask(minus, r)) >= 0.99 for r in range(1, 60) for plus, minus in pairs)
 
 
 @pytest.mark.parametrize("kind", ["a batch of all", "a part", "2 of 3 clients"])
@@ -121,7 +118,7 @@ def test_a_record_that_is_not_asked_moves_nothing(kind):
         moved[place] = [not torch.equal(ask(clients, r).value, ask(other, r).value) for r in range(1, 16)]
     if kind == "a part":
         assert all(len(set(seen)) == 1 for seen in moved.values())
-        assert {place for place, seen in moved.items() if seen[0]} == {(1, 1), (2, 5)}
+        assert {place for place, seen in moved.items() if seen[0]} == {(1, 1)}
     else:
         assert all(set(seen) == {True, False} for seen in moved.values())
 
