@@ -370,8 +370,8 @@ def test_data_dir_and_the_environment(folder, tmp_path_factory, monkeypatch):
 # Figures
 
 
-def test_nine_methods_have_nine_styles():
-    labels = ["GD", "DP-GD", "DIFF2-GD", *(f"method {i}" for i in range(8))]
+def test_a_dozen_methods_have_a_style_each():
+    labels = ["GD", "DP-GD", "DIFF2-GD", *(f"method {i}" for i in range(11))]
     styles = choose_styles(labels)
     assert len({style["color"] for style in styles.values()}) == len(labels) == len(STYLES) + len(OTHERS)
 
