@@ -219,7 +219,7 @@ SCRIPT = textwrap.dedent(
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2000, 3, generator=generator)
-    algorithm = diff2.Diff2(700, 20, 1.0, 2.0, routine=diff2.GradientDescent(0.1))
+    algorithm = diff2.Diff2(400, 20, 1.0, 2.0, routine=diff2.GradientDescent(0.1))
     result = diff2.train(diff2.mlp(3, 1, seed=0), "squared", (x, x.sum(1, keepdim=True)), algorithm,
                          diff2.Budget(1.0, 1e-5), seed=1, directory=sys.argv[1], resume=True)
     result.save(sys.argv[1])
