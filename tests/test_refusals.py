@@ -167,6 +167,12 @@ def test_infinite_radii_are_fine_where_nothing_is_private():
     assert torch.isfinite(run(algorithm).params).all()
 
 
+def test_a_pair_may_be_a_list_as_in_a_run_file():
+    assert diff2_with(LOCAL, budget_split=[3.0, 4.0]) == diff2_with(LOCAL, budget_split=(3.0, 4.0))
+    with pytest.raises(InvalidArgument, match=r"1/u_1 \+ 1/u_2 < 1"):
+        diff2_with(LOCAL, budget_split=[2.0, 2.0])
+
+
 def test_k_of_one_needs_no_batch():
     """BVRLocalSGD with one step asks for nothing itself, so whatever its batch is does not matter."""
     assert run(bvr(local_steps=1, batch_size=99), budget=PRIVATE, unit="client").epsilon <= PRIVATE.epsilon

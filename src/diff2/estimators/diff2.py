@@ -78,6 +78,8 @@ class Diff2(Estimator):
         positive("clip_smoothness", self.clip_smoothness, infinite=True)
         one_of("clipping", self.clipping, CLIPPINGS)
         one_of("noise_schedule", self.noise_schedule, NOISE_SCHEDULES)
+        if isinstance(self.budget_split, list):  # as run files write a pair
+            object.__setattr__(self, "budget_split", tuple(self.budget_split))
         _check_split(self.budget_split, self.routine)
 
     @property
@@ -202,7 +204,7 @@ def _check_split(budget_split: Any, routine: Routine) -> None:
                 "number with this routine"
             )
         return
-    if isinstance(budget_split, tuple | list):
+    if isinstance(budget_split, tuple):
         if len(budget_split) != 2 or not all(
             isinstance(u, int | float) and not isinstance(u, bool) and u > 1 for u in budget_split
         ):
