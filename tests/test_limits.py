@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+import diff2
 from catalogue import (
     CATALOGUE,
     HIDDEN,
+    NO_NOISE,
     OPTIONS,
     ROUNDS,
     SERVER,
@@ -147,6 +149,25 @@ def test_without_clip_and_noise_records_weigh_as_stated(name):
     np.testing.assert_allclose(
         run(unclipped(CATALOGUE[name]), weighting="records").params.numpy(), expected, rtol=1e-9, atol=1e-11
     )
+
+
+@pytest.mark.parametrize("algorithm", [DPFedAvg, DPScaffold])
+@pytest.mark.parametrize(("options", "pull"), [({}, 2.0), ({"weighting": "records"}, (8 * 1 + 12 * 2 + 4 * 3) / 24)])
+def test_clients_weigh_in_federated_averaging_as_stated(algorithm, options, pull):
+    """The gradient is the same for all records of a client and everywhere: 1, 2 and 3 at the three."""
+    clients = [(torch.ones(size, 1), torch.full((size, 1), p + 1.0)) for p, size in enumerate(SIZES)]
+    model = torch.nn.Linear(1, 1, bias=False)
+    with pytest.warns(diff2.PrivacyLeakWarning):
+        result = diff2.train(
+            model,
+            lambda outputs, targets: (outputs * targets).squeeze(1),
+            clients,
+            algorithm(5, 2, 3, math.inf, 0.1, routine=SERVER),
+            NO_NOISE,
+            **options,
+        )
+    moved = model.weight.item() - result.model.weight.item()
+    assert moved == pytest.approx(5 * 2 * 0.1 * pull, rel=1e-5)
 
 
 def test_one_local_step_on_all_records_is_gradient_descent():

@@ -9,7 +9,8 @@ In a round every client makes K steps from x on batches of b of its records, dra
 
 the server moves by the mean of the :math:`y - x`, which is the (negative) estimate handed to the routine:
 ``GradientDescent(learning_rate=eta_g)`` is the paper's server. SCAFFOLD's control variate :math:`c_p` becomes the mean
-of the client's noisy H of the round, and c the mean of all.
+of the client's noisy H of the round, and c the mean of all. Means over clients weigh them as ``weighting`` says: alike,
+or by their records.
 
 Against the published code: the radius is fixed, not the median of the batch's norms, which would be a leak; and every
 local step counts as a release of its own, protected by its own noise alone. A record then pays for the K R steps of its
@@ -19,7 +20,7 @@ or that clients are sampled, does not lower what the theorems available can prom
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -83,7 +84,8 @@ class DPFedAvg(Estimator):
     def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
         clients = round.cohort.population.participants(round.number)
         moves = [self._local(p, round, None) for p in clients]
-        return self._estimate([move for move, _, _ in moves], [variance for _, _, variance in moves]), state
+        shares = _shares(round.cohort.population, clients)
+        return self._estimate(shares, [move for move, _, _ in moves], [variance for _, _, variance in moves]), state
 
     def _local(self, client: int, round: Round, correction: Vector | None) -> tuple[Vector, Vector, float]:
         """Return x - y after K local steps, the mean of the noisy gradients, and the noise variance of x - y."""
@@ -103,8 +105,9 @@ class DPFedAvg(Estimator):
             point = (round.params.double() - moved).to(round.params.dtype)
         return moved, total / self.local_steps, variance
 
-    def _estimate(self, moves: list[Vector], variances: list[float]) -> Estimate:
-        return Estimate(torch.stack(moves).mean(0), sum(variances) / len(moves) ** 2)
+    def _estimate(self, shares: list[float], moves: list[Vector], variances: list[float]) -> Estimate:
+        variance = sum(share**2 * variance for share, variance in zip(shares, variances, strict=True))
+        return Estimate(_mean(shares, torch.stack(moves)), variance)
 
     def _batch(self, client: int) -> Batch:
         return Batch(clients=(client,), size=self.batch_size)
@@ -121,7 +124,8 @@ class DPScaffold(DPFedAvg):
         return {"control": zero, "controls": zero.repeat(len(population.sizes), 1)}
 
     def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
-        clients = round.cohort.population.participants(round.number)
+        population = round.cohort.population
+        clients = population.participants(round.number)
         control, controls = state["control"], state["controls"].clone()
         moves, variances = [], []
         for p in clients:
@@ -129,4 +133,15 @@ class DPScaffold(DPFedAvg):
             moves.append(moved)
             variances.append(variance)
             controls[p] = mean
-        return self._estimate(moves, variances), {"control": controls.mean(0), "controls": controls}
+        everyone = _shares(population, range(len(population.sizes)))
+        estimate = self._estimate(_shares(population, clients), moves, variances)
+        return estimate, {"control": _mean(everyone, controls), "controls": controls}
+
+
+def _shares(population: Population, clients: Sequence[int]) -> list[float]:
+    """Return what each of the clients counts in a mean over them."""
+    return [w * population.sizes[p] for w, p in zip(population.weights(clients), clients, strict=True)]
+
+
+def _mean(shares: list[float], vectors: Vector) -> Vector:
+    return torch.tensor(shares, dtype=vectors.dtype, device=vectors.device) @ vectors
