@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
-from .data import BuiltinSettings
+from .data import BuiltinSettings, DatasetSettings
 from .errors import InvalidArgument
 from .estimators import DPGD, Algorithm, Diff2
 from .planner import TYPICAL_RHO, Outlook, cycle_growth, outlook
@@ -177,8 +177,8 @@ def _typical_lengths(algorithm: Diff2) -> list[float]:
 def _dimension(run: RunFile) -> int | None:
     """Return the number of parameters of the run's model, where the file says how many inputs and outputs there are."""
     data = run.data
-    if isinstance(data, BuiltinSettings):
-        widths = [data.inputs, *run.model.hidden, data.encoding().outputs]
+    if isinstance(data, BuiltinSettings | DatasetSettings):
+        widths = [data.inputs, *run.model.hidden, data.outputs]
         return sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(widths))
     if data is None or data.columns is None or (data.task == "classification" and data.classes is None):
         return None

@@ -1,7 +1,7 @@
 """Run files: everything about a run in one TOML file, checked before a record is read.
 
 Tables: ``[data]``, ``[model]``, ``[algorithm]``, ``[routine]``, ``[privacy]`` and, optionally, ``[run]`` and
-``[compare]``. An unknown table or key is an error that suggests the nearest one.
+``[compare]`` or ``[tune]``. An unknown table or key is an error that suggests the nearest one.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 
 from ._fields import from_table
 from ._validate import at_least, nearest, one_of
-from .data import BuiltinSettings, DataSettings, TableSettings
+from .data import BuiltinSettings, DatasetSettings, DataSettings, TableSettings
+from .data.places import DATA_VARIABLE
 from .errors import InvalidArgument
 from .estimators import ALGORITHMS, Algorithm
+from .ladder import Ladder
 from .models import ACTIVATIONS
 from .population import CLIENT_ORDERS, WEIGHTINGS
 from .preparation import OUTPUTS
@@ -26,9 +28,8 @@ from .privacy import Budget
 from .privacy.calibration import ACCOUNTINGS
 from .routines import ROUTINES, Routine
 
-TABLES = ("data", "model", "algorithm", "routine", "privacy", "run", "compare")
+TABLES = ("data", "model", "algorithm", "routine", "privacy", "run", "compare", "tune", "published")
 DTYPES = ("float32", "float64")
-DATA_VARIABLE = "DIFF2_DATA"  # names a folder in which tables are looked up, too
 
 T = TypeVar("T")
 
@@ -120,6 +121,22 @@ class CompareFile:
     compare: Mapping[str, Mapping[str, Any]]  # [compare.NAME]
 
 
+@dataclass(frozen=True)
+class TuneFile:
+    """A run file for tuning: what all runs have in common, and the settings that are tried for each method."""
+
+    path: Path
+    data: DataSettings
+    model: ModelSettings
+    privacy: PrivacySettings
+    run: RunSettings
+    algorithm: Mapping[str, Any]  # base settings, as in a comparison
+    routine: Mapping[str, Any] | None
+    ladder: Ladder
+    grids: Mapping[str, Mapping[str, Any]]  # [tune.NAME]
+    published: Mapping[str, Any]  # values to compare with
+
+
 def read_run_file(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> RunFile:
     """Read a run file; no table is opened.
 
@@ -132,6 +149,11 @@ def read_run_file(path: str | os.PathLike[str], data_dir: str | os.PathLike[str]
 def read_compare_file(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> CompareFile:
     """Read a run file for a comparison: ``[algorithm]`` and ``[routine]`` need not be complete."""
     return _read(path, data_dir, _compare_file)
+
+
+def read_tune_file(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> TuneFile:
+    """Read a run file for tuning: ``[tune]`` holds the ladder of learning rates, ``[tune.NAME]`` the methods."""
+    return _read(path, data_dir, _tune_file)
 
 
 def named(table: str, keys: Mapping[str, Any], classes: Mapping[str, type], **given: Any) -> Any:
@@ -182,6 +204,7 @@ def _check_tables(content: Mapping[str, Any]) -> None:
     for name, table in content.get("compare", {}).items():
         if not isinstance(table, dict):
             raise InvalidArgument(f"expected [compare.{name}] to be a table, got {name} = {table!r}")
+    _tune_keys(content.get("tune", {}))
 
 
 def _run_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -> RunFile:
@@ -205,6 +228,24 @@ def _compare_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -
     )
 
 
+def _tune_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -> TuneFile:
+    tune = _required(content, "tune")
+    return TuneFile(
+        path=path,
+        data=_data(_required(content, "data"), folders),
+        algorithm=content.get("algorithm", {}),
+        routine=content.get("routine"),
+        ladder=_tune_keys(tune),
+        grids={name: table for name, table in tune.items() if isinstance(table, dict)},
+        published=content.get("published", {}),
+        **_common(content),
+    )
+
+
+def _tune_keys(tune: Mapping[str, Any]) -> Ladder:
+    return from_table(Ladder, "tune", {key: value for key, value in tune.items() if not isinstance(value, dict)})
+
+
 def _common(content: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "model": from_table(ModelSettings, "model", content.get("model", {})),
@@ -214,11 +255,13 @@ def _common(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data(table: Mapping[str, Any], folders: list[Path]) -> DataSettings:
+    sources = [key for key in ("dataset", "builtin", "file", "files") if key in table]
+    if len(sources) > 1 and sources != ["file", "files"]:
+        raise InvalidArgument(f"[data] has both {sources[0]} and {sources[1]}; leave one of them out")
     if "builtin" in table:
-        for key in ("file", "files"):
-            if key in table:
-                raise InvalidArgument(f"[data] has both builtin and {key}; leave one of them out")
         return from_table(BuiltinSettings, "data", table)
+    if "dataset" in table:
+        return from_table(DatasetSettings, "data", table, folders=tuple(str(folder) for folder in folders))
     settings = from_table(TableSettings, "data", table)
     files = tuple(_found(file, folders) for file in settings.files)
     return replace(settings, files=files, file=None if settings.file is None else _found(settings.file, folders))

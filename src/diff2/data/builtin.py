@@ -37,6 +37,11 @@ class BuiltinSettings:
         """How many inputs the model needs."""
         return len(randhie.FEATURES)
 
+    @property
+    def outputs(self) -> int:
+        """How many outputs the model needs."""
+        return 1
+
     def encoding(self) -> Encoding:
         """Return how its values are used: as ``randhie.scale`` gives them."""
         return Encoding({name: Scaling() for name in randhie.FEATURES}, f"log(1 + {randhie.TARGET})", Scaling(), None)

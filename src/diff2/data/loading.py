@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import randhie
 from .builtin import BuiltinSettings
+from .named import DatasetSettings
 from .partition import deal, hold_out
 from .scaling import Encoding, choose_encoding
 from .tables import ClientTable, TableSettings, owners, read_clients
 
-DataSettings = TableSettings | BuiltinSettings
+DataSettings = TableSettings | DatasetSettings | BuiltinSettings
 Pair = tuple[np.ndarray, np.ndarray]  # inputs and targets
 
 
@@ -32,7 +33,16 @@ def load_clients(settings: DataSettings, *, strict: bool = False) -> EncodedClie
     """Read the tables and encode them; whatever is taken from the data itself is a leak: warned of, or refused."""
     if isinstance(settings, BuiltinSettings):
         return _load_builtin(settings)
-    tables, held, group = read_clients(settings), list[ClientTable](), settings.group_column
+    if isinstance(settings, DatasetSettings):
+        return _prepared(settings.table(), [settings.read()], np.dtype(np.float32), strict=strict)
+    return _prepared(settings, read_clients(settings), np.dtype(np.float64), strict=strict)
+
+
+def _prepared(
+    settings: TableSettings, tables: list[ClientTable], dtype: np.dtype[Any], *, strict: bool
+) -> EncodedClients:
+    """Hold out, deal, scale; inputs and targets of a regression have type ``dtype``."""
+    held, group = list[ClientTable](), settings.group_column
     if group is not None:
         for table in tables:
             owners(table, group)  # before anything else can go wrong with a misspelt column
@@ -41,7 +51,7 @@ def load_clients(settings: DataSettings, *, strict: bool = False) -> EncodedClie
     if settings.clients is not None:
         tables = deal(tables[0], settings.clients, group)
     encoding, leaks = choose_encoding(settings, tables, held, strict=strict)
-    pairs, others = _encoded(encoding, tables), _encoded(encoding, held)
+    pairs, others = _encoded(encoding, tables, dtype), _encoded(encoding, held, dtype)
     return EncodedClients(
         pairs,
         [table.name for table in tables],
@@ -52,8 +62,11 @@ def load_clients(settings: DataSettings, *, strict: bool = False) -> EncodedClie
     )
 
 
-def _encoded(encoding: Encoding, tables: Sequence[ClientTable]) -> list[Pair]:
-    return [(encoding.encode_inputs(t.frame, t.name), encoding.encode_targets(t.frame, t.name)) for t in tables]
+def _encoded(encoding: Encoding, tables: Sequence[ClientTable], dtype: np.dtype[Any]) -> list[Pair]:
+    return [
+        (encoding.encode_inputs(t.frame, t.name, dtype), encoding.encode_targets(t.frame, t.name, dtype))
+        for t in tables
+    ]
 
 
 def _load_builtin(settings: BuiltinSettings) -> EncodedClients:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import InvalidArgument, leak
 from .tables import ClientTable, TableSettings, input_columns, labels, numbers
@@ -88,17 +89,22 @@ class Encoding:
         """The name of the loss that goes with the target."""
         return "squared" if self.classes is None else "cross_entropy"
 
-    def encode_inputs(self, frame: pandas.DataFrame, name: str = "table") -> np.ndarray:
+    def encode_inputs(
+        self, frame: pandas.DataFrame, name: str = "table", dtype: npt.DTypeLike = np.float64
+    ) -> np.ndarray:
         """Return the inputs of a table, shape (records, columns); ``name`` is for messages."""
-        client = ClientTable(name, frame)
-        columns = [scaling.encode(numbers(client, column)) for column, scaling in self.inputs.items()]
-        return np.stack(columns, axis=1)
+        client, inputs = ClientTable(name, frame), np.empty((len(frame), len(self.inputs)), dtype)
+        for j, (column, scaling) in enumerate(self.inputs.items()):
+            inputs[:, j] = scaling.encode(numbers(client, column))
+        return inputs
 
-    def encode_targets(self, frame: pandas.DataFrame, name: str = "table") -> np.ndarray:
+    def encode_targets(
+        self, frame: pandas.DataFrame, name: str = "table", dtype: npt.DTypeLike = np.float64
+    ) -> np.ndarray:
         """Return the targets of a table: shape (records, 1) for a regression, class numbers (records,) otherwise."""
         client = ClientTable(name, frame)
         if self.classes is None:
-            return self._scaling().encode(numbers(client, self.target)).reshape(-1, 1)
+            return self._scaling().encode(numbers(client, self.target)).astype(dtype).reshape(-1, 1)
         index = {label: i for i, label in enumerate(self.classes)}
         try:
             return np.array([index[label] for label in labels(client, self.target)], dtype=np.int64)

@@ -1,0 +1,172 @@
+"""Public tables by name: read, checked against their checksum, and turned into numbers.
+
+>>> from diff2.data.catalogue import CATALOGUE
+>>> sorted(CATALOGUE)
+['blog_feedback', 'california_housing', 'covertype', 'gas_turbine', 'kddcup99']
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._validate import one_of
+from ..errors import InvalidArgument
+from .catalogue import Entry, Provenance, entry_of
+from .places import Folder, found, require
+
+if TYPE_CHECKING:
+    import pandas
+
+ROWS = ("all", "train")
+SYMBOLIC = ("one_hot", "codes")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A public table as arrays, nothing scaled; ``inputs[i, j]`` is column ``columns[j]`` of record i."""
+
+    name: str
+    inputs: np.ndarray  # (records, columns), float32
+    targets: np.ndarray  # (records, 1) float32 of a regression, (records,) class numbers otherwise
+    columns: tuple[str, ...]
+    target: str
+    task: str
+    classes: tuple[Any, ...] | None  # class number k is classes[k]
+    provenance: Provenance
+    path: Path
+
+
+def load_dataset(
+    name: str,
+    data_dir: Folder | None = None,
+    download: bool = False,
+    *,
+    rows: str = "all",
+    symbolic: str = "one_hot",
+) -> Dataset:
+    """Return a table of the catalogue.
+
+    Args:
+        name: ``"california_housing"``, ``"gas_turbine"``, ``"blog_feedback"``, ``"covertype"`` or ``"kddcup99"``.
+        data_dir: look there first, then in the folder that DIFF2_DATA names, then in the user's cache.
+        download: fetch it from its publisher if it is nowhere; otherwise that is an error.
+        rows: ``"train"``: only the publisher's own training part, where there is one.
+        symbolic: columns of text as ``"one_hot"`` indicators or as ``"codes"`` 0, 1, ....
+    """
+    entry = entry_of(name)
+    first = [data_dir] if data_dir is not None else []
+    path = _fetched(entry, first) if download else require(entry, first)
+    frame = read_frame(entry, path, rows=rows, symbolic=symbolic)
+    columns = input_names(entry, symbolic)
+    if entry.classes is None:
+        targets = frame[[entry.target]].to_numpy(np.float32)
+    else:
+        targets = _codes(entry, entry.target, frame[entry.target], entry.classes)
+    inputs = np.empty((len(frame), len(columns)), np.float32)
+    for j, column in enumerate(columns):
+        inputs[:, j] = frame[column].to_numpy()
+    return Dataset(
+        entry.name, inputs, targets, columns, entry.target, entry.task, entry.classes, entry.provenance, path
+    )
+
+
+def input_names(entry: Entry, symbolic: str) -> tuple[str, ...]:
+    """Return the names of the inputs; a symbolic column becomes ``column=value`` for each of its values."""
+    names: list[str] = []
+    for name in entry.columns:
+        if name == entry.target or name in entry.drop:
+            continue
+        values = entry.symbolic.get(name) if symbolic == "one_hot" else None
+        names += [name] if values is None else [f"{name}={value}" for value in values]
+    return tuple(names)
+
+
+def read_frame(entry: Entry, path: Path, *, rows: str = "all", symbolic: str = "one_hot") -> pandas.DataFrame:
+    """Read a table whose bytes are the ones expected, with symbolic columns as numbers."""
+    import pandas
+
+    one_of("rows", rows, ROWS)
+    one_of("symbolic", symbolic, SYMBOLIC)
+    if rows == "train" and entry.train_rows is None:
+        raise InvalidArgument(
+            f"dataset={entry.name!r} has no training part of its publisher's, got rows={rows!r}; leave it out"
+        )
+    text = {*entry.symbolic, *((entry.target,) if isinstance((entry.classes or (0,))[0], str) else ())}
+    frame = pandas.read_csv(
+        io.BytesIO(verified_csv(entry, path)),
+        dtype={name: "str" if name in text else entry.dtype for name in entry.columns},
+        nrows=entry.train_rows if rows == "train" else None,
+    )
+    if not entry.symbolic:
+        return frame
+    parts = []
+    for name in frame.columns:
+        if name not in entry.symbolic:
+            parts.append(frame[[name]])
+            continue
+        values = entry.symbolic[name]
+        codes = _codes(entry, name, frame[name], values)
+        if symbolic == "codes":
+            parts.append(pandas.DataFrame({name: codes}))
+        else:
+            hot = (codes[:, None] == np.arange(len(values))).view(np.uint8)
+            parts.append(pandas.DataFrame(hot, columns=[f"{name}={value}" for value in values]))
+    return pandas.concat(parts, axis=1)
+
+
+def verified_csv(entry: Entry, path: Path) -> bytes:
+    """Return the unpacked table, or say what is wrong with the file and what to do about it."""
+    remedy = f"remove it and fetch it again: diff2 data fetch {entry.name}"
+    try:
+        content = gzip.decompress(path.read_bytes())
+    except EOFError:
+        raise InvalidArgument(f"{path} is cut off before its end; {remedy}") from None
+    except (gzip.BadGzipFile, zlib.error):
+        raise InvalidArgument(f"{path} is not a gzip file, or is damaged; {remedy}") from None
+    check_header(entry, content, str(path), remedy)
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != entry.provenance.csv_sha256:
+        raise InvalidArgument(
+            f"{path} is not the table that was published: expected sha256 {entry.provenance.csv_sha256} of its "
+            f"unpacked bytes, got {digest}; {remedy}"
+        )
+    return content
+
+
+def check_header(entry: Entry, content: bytes, where: str, remedy: str) -> None:
+    """Refuse a table with other columns, and name the first that differs."""
+    line = content[: content.find(b"\n")].decode("utf-8", "replace").rstrip("\r")
+    names = line.split(",")
+    if names == list(entry.columns):
+        return
+    count = f"expected {len(entry.columns)} columns, got {len(names)}"
+    for expected, got in zip(entry.columns, names, strict=False):
+        if expected != got:
+            count += f"; the first that differs should be {expected!r} and is {got[:40]!r}"
+            break
+    raise InvalidArgument(f"{where} has other columns than {entry.name}: {count}; {remedy}")
+
+
+def _codes(entry: Entry, name: str, column: pandas.Series, values: tuple[Any, ...]) -> np.ndarray:
+    """Return the place of each value in the public list."""
+    import pandas
+
+    codes = np.asarray(pandas.Index(values).get_indexer(column), dtype=np.int64)
+    if (codes < 0).any():
+        raise InvalidArgument(f"column {name!r} of {entry.name} holds a value that is not among its {len(values)}")
+    return codes
+
+
+def _fetched(entry: Entry, first: list[Folder]) -> Path:
+    path = found(entry, first)
+    if path is None:
+        raise InvalidArgument(f"dataset={entry.name!r} cannot be fetched yet")
+    return path

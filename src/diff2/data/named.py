@@ -1,0 +1,110 @@
+"""``[data] dataset = "covertype"``: a public table of the catalogue, dealt to clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .._validate import nearest, one_of
+from ..errors import InvalidArgument
+from .catalogue import entry_of
+from .datasets import ROWS, SYMBOLIC, input_names, read_frame
+from .places import require
+from .tables import ClientTable, TableSettings
+
+INDICATORS = ("keep", "scale")
+UNIT = (-1.0, 1.0)  # as bounds of an indicator: 0 stays 0 and 1 stays 1
+
+
+@dataclass(frozen=True)
+class DatasetSettings:
+    """The ``[data]`` table of a run file that names a public table: target, task, inputs and classes are known.
+
+    Args:
+        dataset: its name in the catalogue.
+        clients: to how many its records are dealt in turn.
+        columns: the inputs, in order; by default all but the target and what the catalogue leaves out.
+        drop: further columns to leave out.
+        bounds, scale, target_scale, holdout, holdout_seed: as in ``TableSettings``.
+        rows: ``"train"`` takes the publisher's own training part only, where there is one.
+        symbolic: columns of text as ``"one_hot"`` indicators, or as ``"codes"``: the place in a sorted public list.
+        indicators: ``"keep"`` leaves columns of 0 and 1 as they are whatever ``scale`` says; ``"scale"`` treats them
+            like numbers.
+        folders: where to look for the table before DIFF2_DATA and the user's cache.
+    """
+
+    dataset: str
+    clients: int | None = None
+    columns: tuple[str, ...] | None = None
+    drop: tuple[str, ...] = ()
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    scale: str = "none"
+    target_scale: str | None = None
+    holdout: float | None = None
+    holdout_seed: int = 0
+    rows: str = "all"
+    symbolic: str = "one_hot"
+    indicators: str = "keep"
+    folders: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        entry_of(self.dataset)
+        one_of("rows", self.rows, ROWS)
+        one_of("symbolic", self.symbolic, SYMBOLIC)
+        one_of("indicators", self.indicators, INDICATORS)
+        self._check_columns()
+        self.table()
+
+    def _check_columns(self) -> None:
+        if self.columns is not None and self.drop:
+            raise InvalidArgument("expected columns (what to use) or drop (what to leave out), got both")
+        entry = entry_of(self.dataset)
+        if entry.target in self.drop:
+            raise InvalidArgument(f"target={entry.target!r} cannot also be dropped")
+        known = input_names(entry, self.symbolic)
+        for key, names in (("columns", self.columns or ()), ("drop", self.drop), ("bounds", self.bounds)):
+            for name in names:
+                if name not in known and not (key == "bounds" and name == entry.target):
+                    raise InvalidArgument(f"{key} names {name!r}, no input of {self.dataset}{nearest(name, known)}")
+
+    @property
+    def group_column(self) -> None:
+        """No column of these tables names an owner of several records."""
+        return None
+
+    @property
+    def inputs(self) -> int:
+        """How many inputs the model needs."""
+        return len(self.table().columns or ())
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs the model needs."""
+        return len(entry_of(self.dataset).classes or (0,))
+
+    def table(self) -> TableSettings:
+        """Return the same settings with everything that the catalogue knows."""
+        entry = entry_of(self.dataset)
+        names = input_names(entry, self.symbolic)
+        hot = [f"{name}={value}" for name, values in entry.symbolic.items() for value in values]
+        kept = {name: UNIT for name in (*entry.indicators, *hot) if self.indicators == "keep" and name in names}
+        columns = self.columns if self.columns is not None else tuple(n for n in names if n not in self.drop)
+        return TableSettings(
+            target=entry.target,
+            task=entry.task,
+            file=entry.file,
+            clients=self.clients,
+            columns=columns,
+            bounds={name: bounds for name, bounds in kept.items() if name in columns} | dict(self.bounds),
+            scale=self.scale,
+            target_scale=self.target_scale,
+            classes=entry.classes,
+            holdout=self.holdout,
+            holdout_seed=self.holdout_seed,
+        )
+
+    def read(self) -> ClientTable:
+        """Read the table from where it is."""
+        entry = entry_of(self.dataset)
+        frame = read_frame(entry, require(entry, self.folders), rows=self.rows, symbolic=self.symbolic)
+        return ClientTable(entry.name, frame)

@@ -1,0 +1,45 @@
+"""Where tables are looked for: the folder of ``--data-dir``, the one of DIFF2_DATA, and a cache of the user's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..errors import InvalidArgument
+from .catalogue import Entry
+
+DATA_VARIABLE = "DIFF2_DATA"  # names a folder in which tables are looked up, too
+
+Folder = str | os.PathLike[str]
+
+
+def cache_folder() -> Path:
+    """Return the folder of this user for what was fetched: ``diff2`` in XDG_CACHE_HOME, or in ``~/.cache``."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()
+    return root / "diff2"
+
+
+def folders(first: Iterable[Folder] = ()) -> list[Path]:
+    """Return the folders to look in, in order; those of the caller come first."""
+    named = [*first, os.environ.get(DATA_VARIABLE)]
+    return list(dict.fromkeys([*(Path(folder) for folder in named if folder), cache_folder()]))
+
+
+def found(entry: Entry, first: Iterable[Folder] = ()) -> Path | None:
+    """Return the first place where the table is."""
+    places = (folder / entry.file for folder in folders(first))
+    return next((place for place in places if place.is_file()), None)
+
+
+def require(entry: Entry, first: Iterable[Folder] = ()) -> Path:
+    """Return where the table is, or say how to get it."""
+    path = found(entry, first)
+    if path is None:
+        looked = ", ".join(str(folder) for folder in folders(first))
+        raise InvalidArgument(
+            f"dataset={entry.name!r}: no {entry.file} in {looked}. Fetch it from its publisher with: diff2 data fetch "
+            f"{entry.name}; or name the folder that holds it by --data-dir or the environment variable {DATA_VARIABLE}"
+        )
+    return path
