@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -64,6 +65,7 @@ class Panel(NamedTuple):
     unit: str
     bands: Sequence[Band]
     log: bool  # whether the axis of the values is logarithmic
+    rising: bool = False  # whether more is better, as of an accuracy
 
 
 def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, subtitle: str) -> Path:
@@ -98,22 +100,68 @@ def draw_panels(panels: Sequence[Panel], path: Path, *, title: str, subtitle: st
     styles = choose_styles([band.label for band in panels[0].bands])
     figure = _new_figure(1.0 + 5.4 * len(panels), 4.9)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        for band in panel.bands:
-            style = styles[band.label]
-            axes.fill_between(band.rounds, band.low, band.high, color=style["color"], alpha=0.15, linewidth=0)
-            axes.plot(band.rounds, band.mean, linewidth=1.8, **style)
-        _dress(axes, panel.title, panel.unit)
-        if panel.log and any(math.isfinite(value) and value > 0 for band in panel.bands for value in band.mean):
-            axes.set_yscale("log")
-        _focus_bands(axes, panel)
+        _draw_bands(axes, panel, styles)
         axes.set_xlim(min(band.rounds[0] for band in panel.bands), max(band.rounds[-1] for band in panel.bands))
         _label_ends(axes, {band.label: band.mean[-1] for band in panel.bands}, styles, fontsize=9, sample=0.09)
+    _head(figure, title, subtitle, warning)
     width = figure.get_figwidth()
-    figure.suptitle(title, x=0.13 / width, ha="left", fontsize=13, fontweight="bold")
-    figure.text(0.13 / width, 0.912, subtitle, ha="left", va="center", fontsize=9.5, color="#444444")
-    figure.text(0.13 / width, 0.868, warning, ha="left", va="center", fontsize=9.5, color="#B00000", fontweight="bold")
     figure.subplots_adjust(left=0.75 / width, right=1 - 1.75 / width, top=0.745, bottom=0.105, wspace=0.8)
     return _save(figure, path)
+
+
+def draw_grid(
+    panels: Sequence[Panel], paths: Sequence[Path], *, title: str, subtitle: str, warning: str, columns: int = 3
+) -> Sequence[Path]:
+    """Draw metrics against rounds in rows and columns, under one legend, and write them to all ``paths``.
+
+    Unlike in :func:`draw_panels`, the axis of the rounds is linear, and a curve that ends outside
+    of the picture is named in it.
+    """
+    panels = [panel._replace(bands=[_drawable(band) for band in panel.bands]) for panel in panels]
+    styles = choose_styles([band.label for band in panels[0].bands])
+    columns = min(columns, len(panels))
+    lines, names = math.ceil(len(panels) / columns), math.ceil(len(styles) / 6)
+    top = 1.35 + 0.25 * names
+    width, height = max(0.3 + 3.45 * columns, 7.0), top + 2.75 * lines + 0.85 * (lines - 1)
+    figure = _new_figure(width, height)
+    places = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axes, panel in zip(places, panels, strict=False):
+        _draw_bands(axes, panel, styles, log_rounds=False)
+        axes.set_xlim(0, max(band.rounds[-1] for band in panel.bands))
+        axes.locator_params(axis="x", nbins=4)
+        _name_absent(axes, panel, styles)
+    for axes in places[len(panels) :]:
+        axes.remove()
+    _head(figure, title, subtitle, warning)
+    figure.legend(
+        places[0].lines[: len(styles)], list(styles), loc="upper left", ncols=math.ceil(len(styles) / names),
+        bbox_to_anchor=(0.05 / width, 1 - 0.8 / height), frameon=False, fontsize=9.5, handlelength=2.6,
+    )  # fmt: skip
+    figure.subplots_adjust(left=0.72 / width, right=1 - 0.3 / width, top=1 - top / height, bottom=0.5 / height,
+                           wspace=0.3, hspace=0.42)  # fmt: skip
+    return [_save(figure, path) for path in paths]
+
+
+def _draw_bands(axes: Axes, panel: Panel, styles: Mapping[str, Mapping[str, Any]], *, log_rounds: bool = True) -> None:
+    for band in panel.bands:
+        style = styles[band.label]
+        axes.fill_between(band.rounds, band.low, band.high, color=style["color"], alpha=0.15, linewidth=0)
+        axes.plot(band.rounds, band.mean, linewidth=1.8, **style)
+    _dress(axes, panel.title, panel.unit, log_rounds=log_rounds)
+    if panel.log and any(math.isfinite(value) and value > 0 for band in panel.bands for value in band.mean):
+        axes.set_yscale("log")
+    limits = focus(panel)
+    if limits is not None:
+        axes.set_ylim(*limits)
+
+
+def _head(figure: Figure, title: str, subtitle: str, warning: str) -> None:
+    width, height = figure.get_size_inches()
+    left = 0.13 / width
+    figure.suptitle(title, x=left, y=1 - 0.1 / height, ha="left", va="top", fontsize=13, fontweight="bold")
+    figure.text(left, 1 - 0.43 / height, subtitle, ha="left", va="center", fontsize=9.5, color="#444444")
+    figure.text(left, 1 - 0.65 / height, warning, ha="left", va="center", fontsize=9.5, color="#B00000",
+                fontweight="bold")  # fmt: skip
 
 
 def choose_styles(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -142,12 +190,13 @@ def _new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def _dress(axes: Axes, title: str, unit: str) -> None:
+def _dress(axes: Axes, title: str, unit: str, *, log_rounds: bool = True) -> None:
     axes.set_title(title, loc="left", fontsize=11, pad=18)
     axes.text(0, 1.025, unit, transform=axes.transAxes, fontsize=8.5, color="#444444")
-    axes.set_xscale("log")
+    if log_rounds:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter("")
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.xaxis.set_minor_formatter("")
     axes.set_xlabel("round", fontsize=10)
     axes.tick_params(labelsize=9)
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.7)
@@ -171,22 +220,38 @@ def _drawable(band: Band) -> Band:
     return Band(band.label, band.rounds, *parts)
 
 
-def _focus_bands(axes: Axes, panel: Panel) -> None:
-    """Show where most methods end; what went astray or is far above in the first rounds may leave the picture."""
-    lows = [
-        value for band in panel.bands for value in band.low if math.isfinite(value) and (value > 0 or not panel.log)
+def focus(panel: Panel) -> tuple[float, float] | None:
+    """Return the limits of the values to look at, or None where nothing is finite."""
+    sign = -1 if panel.rising else 1
+    edges = [
+        sign * value
+        for band in panel.bands
+        for value in (band.high if panel.rising else band.low)
+        if math.isfinite(value) and (value > 0 or not panel.log)
     ]
-    means = [value for band in panel.bands for value in band.mean if math.isfinite(value)]
-    ends = sorted(band.mean[-1] for band in panel.bands if math.isfinite(band.mean[-1]))
-    if not lows or not means or not ends:
-        return
-    lowest, highest, most = min(lows), max(means), ends[3 * len(ends) // 4]  # three of four end below
-    if panel.log:
-        axes.set_ylim(lowest / 1.5, 1.5 * min(highest, 1e3 * max(most, lowest)))
-        return
-    top = min(highest, lowest + 3 * max(most - lowest, 0.01 * abs(lowest)))
-    if top > lowest:
-        axes.set_ylim(lowest - 0.06 * (top - lowest), top + 0.03 * (top - lowest))
+    means = [sign * value for band in panel.bands for value in band.mean if math.isfinite(value)]
+    ends = sorted(sign * band.mean[-1] for band in panel.bands if math.isfinite(band.mean[-1]))
+    if not edges or not means or not ends:
+        return None
+    best, worst, most = min(edges), max(means), ends[3 * len(ends) // 4]  # three of four end nearer to the best
+    if panel.log and not panel.rising:
+        return best / 1.5, 1.5 * min(worst, 1e3 * max(most, best))
+    far = min(worst, best + 3 * max(most - best, 0.01 * abs(best)))
+    if far <= best:
+        return None
+    limits = sorted((sign * (best - 0.06 * (far - best)), sign * (far + 0.03 * (far - best))))
+    return limits[0], limits[1]
+
+
+def _name_absent(axes: Axes, panel: Panel, styles: Mapping[str, Mapping[str, Any]]) -> None:
+    """Name the methods whose curve ends above or below the picture, with the value, or diverged."""
+    low, high = axes.get_ylim()
+    absent = [band for band in panel.bands if not low <= band.mean[-1] <= high]
+    for number, band in enumerate(absent):
+        end = band.mean[-1]
+        text = f"{band.label} {'↓' if end < low else '↑'} {end:.2g}" if math.isfinite(end) else f"{band.label} diverged"
+        axes.text(0.99, 0.97 - 0.07 * number, text, transform=axes.transAxes, color=styles[band.label]["color"],
+                  fontsize=8.5, ha="right", va="top", fontweight="bold")  # fmt: skip
 
 
 def _label_ends(
@@ -236,6 +301,17 @@ def apart(levels: Sequence[float], gap: float) -> list[float]:
 
 
 def _save(figure: Figure, path: Path) -> Path:
+    """Write a figure; the same picture is the same file."""
+    from matplotlib import rc_context
+    from PIL import Image
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=DPI, metadata={"Software": None})
+    if path.suffix == ".png":
+        with io.BytesIO() as drawn:
+            figure.savefig(drawn, dpi=DPI)
+            # A palette of 128 colours: a third of the bytes, and nobody sees it.
+            Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+        return path
+    with rc_context({"svg.hashsalt": "diff2"}):
+        figure.savefig(path, metadata={"Date": None, "Creator": None})
     return path
