@@ -1,4 +1,4 @@
-"""The command line: ``diff2 train``, ``plan``, ``account``, ``compare``, ``demo``.
+"""The command line: ``diff2 train``, ``plan``, ``account``, ``compare``, ``demo``, ``data``.
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 the privacy budget would be exceeded, 130 interrupted. What a command
 needs is imported when it runs, so that ``--help`` answers at once.
@@ -13,6 +13,7 @@ import typer
 
 from ._version import __version__
 from .console import command, counting_bar, emit_json, ending, upward
+from .data_cli import data_app
 from .reports import account_document, show_account, show_comparison, show_demo, show_forecast, show_run
 
 app = typer.Typer(
@@ -24,6 +25,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(data_app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no report; only warnings and errors.")]

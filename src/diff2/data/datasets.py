@@ -57,13 +57,18 @@ def load_dataset(
     Args:
         name: ``"california_housing"``, ``"gas_turbine"``, ``"blog_feedback"``, ``"covertype"`` or ``"kddcup99"``.
         data_dir: look there first, then in the folder that DIFF2_DATA names, then in the user's cache.
-        download: fetch it from its publisher if it is nowhere; otherwise that is an error.
+        download: if it is nowhere, fetch it from its publisher, into ``data_dir`` or the user's cache; otherwise that
+            is an error.
         rows: ``"train"``: only the publisher's own training part, where there is one.
         symbolic: columns of text as ``"one_hot"`` indicators or as ``"codes"`` 0, 1, ....
     """
     entry = entry_of(name)
     first = [data_dir] if data_dir is not None else []
-    path = _fetched(entry, first) if download else require(entry, first)
+    path = found(entry, first) if download else require(entry, first)
+    if path is None:
+        from .fetching import fetch
+
+        path = fetch(entry, data_dir)
     frame = read_frame(entry, path, rows=rows, symbolic=symbolic)
     columns = input_names(entry, symbolic)
     if entry.classes is None:
@@ -163,10 +168,3 @@ def _codes(entry: Entry, name: str, column: pandas.Series, values: tuple[Any, ..
     if (codes < 0).any():
         raise InvalidArgument(f"column {name!r} of {entry.name} holds a value that is not among its {len(values)}")
     return codes
-
-
-def _fetched(entry: Entry, first: list[Folder]) -> Path:
-    path = found(entry, first)
-    if path is None:
-        raise InvalidArgument(f"dataset={entry.name!r} cannot be fetched yet")
-    return path
