@@ -14,11 +14,12 @@ import pytest
 
 import diff2
 from diff2 import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
-from diff2.comparison import append_run, compare, read_runs
+from diff2.comparison import compare
 from diff2.figures import OTHERS, STYLES, Band, Panel, apart, choose_styles, draw_panels
 from diff2.methods import choose_methods
 from diff2.runfile import read_compare_file
 from diff2.scores import plus_minus, summaries
+from diff2.store import RunStore
 from test_cli import diff2_here, single_line
 
 FILE = """
@@ -232,12 +233,6 @@ def test_reference_is_trained_once_for_all_budgets(folder):
     assert found.runs["gd", 1.0] == found.runs["gd", 2.0]
 
 
-def test_runs_that_are_not_finite_are_kept_as_such(tmp_path):
-    row = {"key": "a", "train_loss": [1.0, math.nan], "epsilon": math.inf}
-    assert append_run(tmp_path / "runs.jsonl", row) == read_runs(tmp_path / "runs.jsonl")["a"]
-    assert read_runs(tmp_path / "runs.jsonl")["a"]["train_loss"] == [1.0, None]
-
-
 def test_diverged_runs_are_counted_and_not_averaged(folder):
     change(folder, ("learning_rate = 0.25", "learning_rate = 1e30"))
     found = compared(folder, names=["gd"])
@@ -295,7 +290,7 @@ def test_compare_prints_and_writes_a_table_and_a_figure(folder):
     assert [(row["budget_epsilon"], row["method"]) for row in rows] == [
         ("1.0", "dpgd"), ("1.0", "slow"), ("2.0", "dpgd"), ("2.0", "slow")
     ]  # fmt: skip
-    runs = read_runs(folder / "out" / "runs.jsonl").values()
+    runs = RunStore(folder / "out").runs().values()
     mine = [run["final"]["test_loss"] for run in runs if run["algorithm"]["name"] == "dpgd" and run["budget"] == 2]
     assert len(mine) == 2
     assert float(rows[2]["test_loss_mean"]) == pytest.approx(np.mean(mine))

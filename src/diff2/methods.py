@@ -16,7 +16,7 @@ from ._fields import convert
 from ._validate import nearest
 from .errors import InvalidArgument
 from .estimators import ALGORITHMS, GD, Algorithm
-from .runfile import CompareFile, named
+from .runfile import CompareFile, TuneFile, named
 
 LABELS = {
     "gd": "GD",
@@ -60,6 +60,26 @@ def choose_methods(file: CompareFile, names: Sequence[str] | None, epsilons: Seq
         raise type(error)(f"{file.path}: {error}") from None
 
 
+def build_algorithm(file: CompareFile | TuneFile, where: str, kind: str, table: Mapping[str, Any]) -> Algorithm:
+    """Return the algorithm that one table makes of the file's base settings.
+
+    Args:
+        file: gives ``[algorithm]`` and ``[routine]``.
+        where: the name of the table, for messages.
+        kind: the name of the algorithm.
+        table: its own settings.
+    """
+    algorithm: Algorithm = named(where, _changed(where, _base(file, kind), table), ALGORITHMS)
+    return algorithm
+
+
+def _base(file: CompareFile | TuneFile, kind: str) -> dict[str, Any]:
+    base: dict[str, Any] = {"name": kind, **_fitting(file.algorithm, kind)}
+    if file.routine is not None:
+        base["routine"] = file.routine
+    return base
+
+
 def _choose(file: CompareFile, names: Sequence[str] | None, epsilons: Sequence[float]) -> list[Method]:
     _check_base(file.algorithm)
     chosen = list(file.compare) if names is None else list(names)
@@ -90,10 +110,7 @@ def _method(file: CompareFile, name: str, epsilons: Sequence[float]) -> Method:
     if not isinstance(label, str) or not label:
         raise InvalidArgument(f"[{where}] label: expected text in quotes, got {label!r}")
     overrides = _overrides(where, table.pop("epsilon", {}))
-    base: dict[str, Any] = {"name": kind, **_fitting(file.algorithm, kind)}
-    if file.routine is not None:
-        base["routine"] = file.routine
-    keys = _changed(where, base, table)
+    keys = _changed(where, _base(file, kind), table)
     algorithms = {}
     # Those that are not asked for now are built as well, so that their mistakes are found.
     for epsilon in dict.fromkeys((*epsilons, *overrides)):

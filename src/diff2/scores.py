@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .comparison import NOT_PRIVATE, Comparison, Row
+from .comparison import NOT_PRIVATE, Comparison
 from .figures import Band, Panel, draw_panels
+from .store import Run
 
 TITLES = {
     "train_loss": "train loss",
@@ -31,7 +32,7 @@ PANELS = {
 }
 
 
-def summaries(found: Comparison) -> list[Row]:
+def summaries(found: Comparison) -> list[Run]:
     """Return a row for each epsilon and method: mean and deviation over the seeds of every metric."""
     rows = []
     for epsilon in found.epsilons:
@@ -76,7 +77,7 @@ def notes(found: Comparison) -> list[str]:
     return lines
 
 
-def table_cells(rows: Sequence[Row], *, short: bool = False) -> tuple[list[str], list[list[str]]]:
+def table_cells(rows: Sequence[Run], *, short: bool = False) -> tuple[list[str], list[list[str]]]:
     """Return header and cells of a table for people: one line a method."""
     names, titles = list(rows[0]["metrics"]), {**TITLES, **SHORT} if short else TITLES
     header = ["method", *(titles[name] for name in names if name != "seconds"), "epsilon", "seconds"]
@@ -88,7 +89,7 @@ def table_cells(rows: Sequence[Row], *, short: bool = False) -> tuple[list[str],
     return header, cells
 
 
-def write_tables(found: Comparison, rows: Sequence[Row], command: str) -> list[Path]:
+def write_tables(found: Comparison, rows: Sequence[Run], command: str) -> list[Path]:
     """Write table.csv and table.md."""
     plain, markdown = found.directory / "table.csv", found.directory / "table.md"
     names = list(rows[0]["metrics"])
@@ -142,7 +143,7 @@ def draw_figures(found: Comparison) -> list[Path]:
     return paths
 
 
-def document(found: Comparison, rows: Sequence[Row], figures: Sequence[Path]) -> dict[str, Any]:
+def document(found: Comparison, rows: Sequence[Run], figures: Sequence[Path]) -> dict[str, Any]:
     """Return everything as plain values."""
     return {
         "private": False,
@@ -162,7 +163,7 @@ def document(found: Comparison, rows: Sequence[Row], figures: Sequence[Path]) ->
     }
 
 
-def _values(found: Comparison, run: Row) -> dict[str, float]:
+def _values(found: Comparison, run: Run) -> dict[str, float]:
     """Return the metrics of one run, in the order of the table."""
     final = {name: math.nan if value is None else value for name, value in run["final"].items()}
     final["seconds"] = run["seconds"]
@@ -208,6 +209,6 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _band(label: str, runs: Sequence[Row], name: str) -> Band:
+def _band(label: str, runs: Sequence[Run], name: str) -> Band:
     values = np.array([[math.nan if value is None else value for value in run[name]] for run in runs], dtype=float)
     return Band(label, runs[0]["rounds"], values.mean(0), values.min(0), values.max(0))
