@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from diff2.clients import Client
-from diff2.cohort import CLIENT_ROUNDING, LocalCohort, _clipped
+from diff2.cohort import CLIENT_ROUNDING, LocalCohort, clipped
 from diff2.gradients import GhostEngine, LoopEngine, Records, build_engine
 from diff2.losses import squared
 from diff2.population import ALL, Batch, Population
@@ -208,7 +208,7 @@ def test_the_rounding_of_sums_over_many_clients_is_covered():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e200])
 def test_a_client_whose_vector_has_no_length_counts_as_zero(bad):
-    assert not _clipped(torch.tensor([1.0, bad], dtype=torch.float64), 2.0).any()
+    assert not clipped(torch.tensor([1.0, bad], dtype=torch.float64), 2.0).any()
 
 
 # Owners of one, two, three and four rows, not in order; the smallest client has one owner of all but one of its rows.

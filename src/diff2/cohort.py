@@ -106,7 +106,7 @@ class LocalCohort:
             _joined([client.targets for client in clients]),
             self._weights(sizes, [weight / self._heaviest for weight in weights]),
         )
-        whole = [self.records] if owners is None else _by_owner(self.records, owners, self._offsets)
+        whole = [self.records] if owners is None else by_owner(self.records, owners, self._offsets)
         self._whole = [_Question(records, FeatureCache()) for records in whole]
         self._by_client = [_Question(self._of_client(p), FeatureCache()) for p in everyone]
 
@@ -191,7 +191,9 @@ class LocalCohort:
         population.check(batch)
         clients = population.participants(round) if batch.clients is None else batch.clients
         weights = population.weights(clients, batch)
-        chosen = [self._drawn(p, index, clients, batch, round, step) for index, p in enumerate(clients)]
+        chosen = [
+            self._offsets[p] + drawn_rows(population, p, batch, round, step, self._source) for p in clients
+        ]  # fmt: skip
         heaviest = max(weights)
         rows = torch.from_numpy(np.concatenate(chosen)).to(self.records.inputs.device)
         counts = [len(part) for part in chosen]
@@ -202,30 +204,13 @@ class LocalCohort:
         )
         return ([_Question(records)] if len(rows) else []), heaviest
 
-    def _drawn(
-        self, client: int, index: int, clients: Sequence[int], batch: Batch, round: int, step: int
-    ) -> np.ndarray:
-        """Return the rows of a client that are in the batch, in order."""
-        size, offset = self._population.sizes[client], self._offsets[client]
-        if batch.part is not None:
-            return offset + np.asarray(part_range(size, *batch.part))
-        if batch.size is None and batch.rate is None:
-            return offset + np.arange(size)
-        if self._source is None:
-            raise ValueError("a cohort without a source of random bits cannot draw batches")
-        words = np.frombuffer(self._source.bytes(8 * size, "batch", round, step, client), dtype="<u8")
-        if batch.size is not None:
-            count = self._population.batch_sizes(batch.size, clients)[index]
-            return offset + np.sort(np.argsort(words, kind="stable")[:count])
-        return offset + np.flatnonzero(words.astype(np.float64) < (batch.rate or 0.0) * 2.0**64)
-
     def _mean_of_clients(self, round: int, step: int, radius: float, total: _Total) -> BoundedMean:
         """Return the mean over clients of the clients' mean vectors, each clipped to ``radius``."""
-        clients = self._clients_of(round, step)
+        clients = drawn_clients(self._population, round, step, self._source)
         value = self._zero()
         for p in clients:
             vector = total(self._by_client[p]) / self._population.sizes[p]
-            value += _clipped(vector, radius)
+            value += clipped(vector, radius)
         return self._bounded(value / len(clients), radius, round, ALL)
 
     def _difference_of_clipped(
@@ -234,19 +219,10 @@ class LocalCohort:
         """Return the difference of a client's two mean gradients, each clipped, times its number of records."""
         size, records = question.records.size, question.records
         now, before = (
-            _clipped(self._engine.clipped_gradient_sum(point, records, math.inf, masks=masks) / size, inner)
+            clipped(self._engine.clipped_gradient_sum(point, records, math.inf, masks=masks) / size, inner)
             for point in (params, previous)
         )
         return (now - before) * size
-
-    def _clients_of(self, round: int, step: int) -> tuple[int, ...]:
-        population = self._population
-        if population.client_order == "round_robin" or population.everyone:
-            return population.participants(round)
-        if self._source is None:
-            raise ValueError("a cohort without a source of random bits cannot draw clients")
-        words = np.frombuffer(self._source.bytes(8 * len(population.sizes), "clients", round, step), dtype="<u8")
-        return tuple(sorted(int(p) for p in np.argsort(words, kind="stable")[: population.clients_per_round]))
 
     def _bounded(self, value: Vector, radius: float, round: int, batch: Batch) -> BoundedMean:
         exposure = self._population.exposure(round, batch)
@@ -296,7 +272,36 @@ class _Total(Protocol):
     def __call__(self, question: _Question) -> Vector: ...
 
 
-def _clipped(vector: Vector, radius: float) -> Vector:
+def drawn_rows(
+    population: Population, client: int, batch: Batch, round: int, step: int, source: NoiseSource | None
+) -> np.ndarray:
+    """Return the rows of a client that are in the batch, in order."""
+    size = population.sizes[client]
+    if batch.part is not None:
+        return np.asarray(part_range(size, *batch.part))
+    if batch.size is None and batch.rate is None:
+        return np.arange(size)
+    if source is None:
+        raise ValueError("a cohort without a source of random bits cannot draw batches")
+    words = np.frombuffer(source.bytes(8 * size, "batch", round, step, client), dtype="<u8")
+    if batch.size is not None:
+        clients = population.participants(round) if batch.clients is None else batch.clients
+        count = population.batch_sizes(batch.size, clients)[clients.index(client)]
+        return np.sort(np.argsort(words, kind="stable")[:count])
+    return np.flatnonzero(words.astype(np.float64) < (batch.rate or 0.0) * 2.0**64)
+
+
+def drawn_clients(population: Population, round: int, step: int, source: NoiseSource | None) -> tuple[int, ...]:
+    """Return the clients of a round: all, those whose turn it is, or some that are drawn in secret."""
+    if population.client_order == "round_robin" or population.everyone:
+        return population.participants(round)
+    if source is None:
+        raise ValueError("a cohort without a source of random bits cannot draw clients")
+    words = np.frombuffer(source.bytes(8 * len(population.sizes), "clients", round, step), dtype="<u8")
+    return tuple(sorted(int(p) for p in np.argsort(words, kind="stable")[: population.clients_per_round]))
+
+
+def clipped(vector: Vector, radius: float) -> Vector:
     """Return the vector, no longer than ``radius``; one that is not finite counts as zero."""
     length = float(torch.linalg.vector_norm(vector))
     if not math.isfinite(length):
@@ -304,7 +309,7 @@ def _clipped(vector: Vector, radius: float) -> Vector:
     return vector if length <= radius else vector * (radius / length)
 
 
-def _by_owner(records: Records, owners: Sequence[Tensor], offsets: np.ndarray) -> list[Records]:
+def by_owner(records: Records, owners: Sequence[Tensor], offsets: np.ndarray) -> list[Records]:
     """Return the records of each owner as one, (owners, rows, ...): one part for every number of rows."""
     rows_of: dict[int, list[np.ndarray]] = {}
     for p, numbers in enumerate(owners):

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ._types import Loss, Vector
 from .clients import Client
+from .clientwise import ClientwiseCohort
 from .cohort import LocalCohort
 from .gradients import FlatModule
 
@@ -20,7 +21,13 @@ class ExactMetrics:
     """
 
     def __init__(
-        self, flat: FlatModule, loss: Loss, cohort: LocalCohort, weighting: str, every: int, holdout: Client | None
+        self,
+        flat: FlatModule,
+        loss: Loss,
+        cohort: LocalCohort | ClientwiseCohort,
+        weighting: str,
+        every: int,
+        holdout: Client | None,
     ):
         self._flat = flat
         self._loss = loss

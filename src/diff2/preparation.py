@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,19 +12,20 @@ from torch import nn
 from . import checkpoint as checkpoints
 from ._types import Loss
 from ._validate import at_least, one_of
-from .checkpoint import Checkpoint
+from .assembly import assemble
 from .clients import Client, as_clients, as_owners, as_pair
+from .clientwise import ClientwiseCohort
 from .cohort import LocalCohort
-from .errors import CheckpointError, InvalidArgument, leak
+from .errors import InvalidArgument, leak
 from .estimators import Algorithm
 from .gradients import Engine, build_engine
 from .losses import check_targets, resolve_loss
 from .metrics import ExactMetrics
-from .plans import Plan, plan
-from .privacy import Budget, Ledger, Mechanism, NoiseSource
+from .plans import plan
+from .privacy import Budget, NoiseSource
 from .result import TrainResult
 from .routines import Averaging
-from .training import Callback, Training, checkpoint_path, ledger_path
+from .training import Callback, Training
 
 OUTPUTS = ("last", "uniform")
 
@@ -95,6 +92,7 @@ def prepare(
     leaks: Sequence[str] = (),
     strict: bool = False,
     chunk_rows: int | None = None,
+    by_client: bool = False,
 ) -> Training:
     """Check everything, build the run, and spend nothing yet.
 
@@ -112,6 +110,8 @@ def prepare(
         leaks: what else the caller knows to have left without noise (for example: scaling by the data's own range).
         strict: refuse leaks instead of warning.
         chunk_rows: records per pass through the engine; changes speed, not results.
+        by_client: ask every client by itself, as sites of a federation are asked: the same bytes as theirs under one
+            seed, the same up to rounding as otherwise, and slower where clients are small.
     """
     one_of("output", output, OUTPUTS)
     if output == "uniform" and isinstance(getattr(algorithm, "routine", None), Averaging):
@@ -138,50 +138,35 @@ def prepare(
     )  # fmt: skip
     _check_all_targets(engine, loss_function, people)
     leaks = _declare_leaks(budget, metrics_every, holdout, leaks, strict)
-    start = engine.flat.vector.clone()
     held = None if holdout is None else as_pair("holdout", holdout, loss_function, dtype=dtype, device=where)
 
-    header = _header(noise_plan, engine, seed, leaks)
-    # Where noise is chosen on the way, this bounds it, and is what the run costs.
-    limit = noise_plan.mu if algorithm.adaptive and budget.private else None
-    if limit is not None:
-        header["filter_mu"] = limit
-    settings = {
-        **header,
-        "loss": loss_name,
-        "output": output,
-        "model": repr(model),
-        "start": hashlib.sha256(start.cpu().numpy().tobytes()).hexdigest(),
-        "dtype": str(dtype),
-        "inputs": [list(client.inputs.shape) for client in people],
-        "targets": [list(client.targets.shape) for client in people],
-        "seed": seed,
-        "chunk_rows": engine.chunk_rows,
-    }
-    folder = None if directory is None else Path(directory)
-    found = _find_checkpoint(folder, resume, settings)
-    noise = _noise(seed, found)
-    tag = b"" if folder is None else _tag(folder, noise, people, owners, found)
-    ledger = _open_ledger(folder, header, found)
-    cohort = LocalCohort(
-        engine, people, noise_plan.population, source=noise, stochastic=stochastic, owners=owners
-    )  # fmt: skip
-    metrics = None
-    if metrics_every is not None:
-        metrics = ExactMetrics(engine.flat, loss_function, cohort, weighting, metrics_every, held)
-    return Training(
-        plan=noise_plan,
+    def cohort(noise: NoiseSource) -> LocalCohort | ClientwiseCohort:
+        kind = ClientwiseCohort if by_client else LocalCohort
+        return kind(engine, people, noise_plan.population, source=noise, stochastic=stochastic, owners=owners)
+
+    def metrics(asked: LocalCohort | ClientwiseCohort) -> ExactMetrics | None:
+        if metrics_every is None:
+            return None
+        return ExactMetrics(engine.flat, loss_function, asked, weighting, metrics_every, held)
+
+    return assemble(
+        noise_plan,
+        engine,
         cohort=cohort,
-        mechanism=Mechanism(ledger, noise, limit=math.inf if limit is None else limit**2),
-        engine=engine,
-        start=start,
-        output_round=algorithm.rounds if output == "last" else noise.integer(algorithm.rounds, "output"),
-        output_step=0 if output == "last" else noise.integer(algorithm.routine.local_steps, "output step"),
+        records_tag=lambda noise: checkpoints.records_tag(noise.key, [*people, *([owners] if owners else [])]),
         metrics=metrics,
-        directory=folder,
-        settings=settings,
-        records_tag=tag,
-        resumed=found,
+        settings={
+            "loss": loss_name,
+            "model": repr(model),
+            "inputs": [list(client.inputs.shape) for client in people],
+            "targets": [list(client.targets.shape) for client in people],
+            "by_client": by_client,
+        },
+        seed=seed,
+        output=output,
+        directory=directory,
+        resume=resume,
+        leaks=leaks,
     )
 
 
@@ -223,112 +208,9 @@ def _declare_leaks(
     return tuple(named)
 
 
-def _header(noise_plan: Plan, engine: Engine, seed: int | None, leaks: tuple[str, ...]) -> dict[str, Any]:
-    """Describe the run for the ledger, in plain JSON values."""
-    algorithm, budget, population = noise_plan.algorithm, noise_plan.budget, noise_plan.population
-    return {
-        "library": "diff2",
-        "adjacency": population.adjacency,
-        "unit": population.unit,
-        "client_sizes": list(population.sizes),
-        "weighting": population.weighting,
-        "clients_per_round": population.clients_per_round,
-        "client_order": population.client_order,
-        "accounting": noise_plan.accounting,
-        "budget": {"epsilon": _plain(budget.epsilon), "delta": budget.delta},
-        "algorithm": _described(algorithm),
-        "dimension": len(engine.flat),
-        "seeded": seed is not None,
-        "leaks": list(leaks),
-    }
-
-
-def _described(settings: Any) -> dict[str, Any]:
-    """Return the name and the fields of an algorithm or a routine, those inside it included, as JSON values."""
-    return {"name": settings.name, **{field.name: _plain(getattr(settings, field.name)) for field in fields(settings)}}
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return _described(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
-
-
 def _unit(unit: str, owners: list[torch.Tensor] | None) -> str:
     if owners is None and unit == "owner":
         raise InvalidArgument("unit='owner' needs groups=..., the owner of each record")
     if owners is not None and unit == "client":
         raise InvalidArgument("groups protect owners, unit='client' whole clients; leave one of them out")
     return unit if owners is None else "owner"
-
-
-def _find_checkpoint(folder: Path | None, resume: bool, settings: dict[str, Any]) -> Checkpoint | None:
-    if folder is None:
-        if resume:
-            raise InvalidArgument("resume=True needs the directory of the run to go on with; give directory=...")
-        return None
-    folder.mkdir(parents=True, exist_ok=True)
-    path = checkpoint_path(folder)
-    if not resume:
-        for existing in (path, ledger_path(folder)):
-            if existing.exists():
-                raise CheckpointError(f"{existing} exists: resume that run (resume=True), or choose another directory")
-        return None
-    if not path.exists():
-        # Killed before the first checkpoint: then nothing was released either. The ledger says whether that is so.
-        _drop_unused_ledger(ledger_path(folder))
-        return None
-    found = checkpoints.load(path)
-    checkpoints.require_same(path, settings, found.settings)
-    return found
-
-
-def _drop_unused_ledger(path: Path) -> None:
-    """Remove a ledger that holds no release; refuse to go on with one that does, and has no checkpoint."""
-    if not path.exists():
-        return
-    if path.read_bytes().count(b"\n") > 1:
-        raise CheckpointError(
-            f"{path} holds releases and has no checkpoint beside it, so the run cannot go on; its releases stay spent. "
-            "Start a new run in another directory"
-        )
-    path.unlink()
-
-
-def _noise(seed: int | None, found: Checkpoint | None) -> NoiseSource:
-    if found is not None and not found.complete:
-        return NoiseSource(found.key, private=found.private)
-    return NoiseSource.from_system() if seed is None else NoiseSource.from_seed(seed)
-
-
-def _tag(
-    folder: Path,
-    noise: NoiseSource,
-    people: list[Client],
-    owners: list[torch.Tensor] | None,
-    found: Checkpoint | None,
-) -> bytes:
-    if found is not None and found.complete:
-        return found.records_tag  # the key is gone, and nothing more will be released
-    tag = checkpoints.records_tag(noise.key, [*people, *([owners] if owners else [])])
-    if found is not None and tag != found.records_tag:
-        raise CheckpointError(
-            f"{checkpoint_path(folder)} belongs to a run on other records of the same shape; going on would use the "
-            "same noise twice. Restore the records, or start a new run in another directory"
-        )
-    return tag
-
-
-def _open_ledger(folder: Path | None, header: dict[str, Any], found: Checkpoint | None) -> Ledger:
-    if folder is None:
-        return Ledger(header)
-    path = ledger_path(folder)
-    if found is None:
-        return Ledger(header, path)
-    return Ledger.read(path) if found.complete else Ledger.resume(path)
