@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from ._fields import from_table
 from ._validate import at_least, nearest, one_of
 from .data import BuiltinSettings, DatasetSettings, DataSettings, TableSettings
+from .data.partition import PARTITIONS
 from .data.places import DATA_VARIABLE
 from .errors import InvalidArgument
 from .estimators import ALGORITHMS, Algorithm
@@ -258,11 +259,18 @@ def _data(table: Mapping[str, Any], folders: list[Path]) -> DataSettings:
     sources = [key for key in ("dataset", "builtin", "file", "files") if key in table]
     if len(sources) > 1 and sources != ["file", "files"]:
         raise InvalidArgument(f"[data] has both {sources[0]} and {sources[1]}; leave one of them out")
+    given: dict[str, Any] = {}
+    if "partition" in table and "builtin" not in table:
+        table = dict(table)
+        wanted = table.pop("partition")
+        if not isinstance(wanted, dict):
+            raise InvalidArgument(f"[data] expected partition = {{ name = {wanted!r}, ... }}, got {wanted!r}")
+        given["partition"] = named("data.partition", wanted, PARTITIONS)
     if "builtin" in table:
         return from_table(BuiltinSettings, "data", table)
     if "dataset" in table:
-        return from_table(DatasetSettings, "data", table, folders=tuple(str(folder) for folder in folders))
-    settings = from_table(TableSettings, "data", table)
+        return from_table(DatasetSettings, "data", table, folders=tuple(str(f) for f in folders), **given)
+    settings = from_table(TableSettings, "data", table, **given)
     files = tuple(_found(file, folders) for file in settings.files)
     return replace(settings, files=files, file=None if settings.file is None else _found(settings.file, folders))
 

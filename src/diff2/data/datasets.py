@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import io
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,19 +84,21 @@ def load_dataset(
     )
 
 
-def input_names(entry: Entry, symbolic: str) -> tuple[str, ...]:
+def input_names(entry: Entry, symbolic: str, plain: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the names of the inputs; a symbolic column becomes ``column=value`` for each of its values."""
     names: list[str] = []
     for name in entry.columns:
         if name == entry.target or name in entry.drop:
             continue
-        values = entry.symbolic.get(name) if symbolic == "one_hot" else None
+        values = entry.symbolic.get(name) if symbolic == "one_hot" and name not in plain else None
         names += [name] if values is None else [f"{name}={value}" for value in values]
     return tuple(names)
 
 
-def read_frame(entry: Entry, path: Path, *, rows: str = "all", symbolic: str = "one_hot") -> pandas.DataFrame:
-    """Read a table whose bytes are the ones expected, with symbolic columns as numbers."""
+def read_frame(
+    entry: Entry, path: Path, *, rows: str = "all", symbolic: str = "one_hot", plain: Sequence[str] = ()
+) -> pandas.DataFrame:
+    """Read a table whose bytes are the ones expected, with symbolic columns but the ``plain`` ones as numbers."""
     import pandas
 
     one_of("rows", rows, ROWS)
@@ -114,7 +117,7 @@ def read_frame(entry: Entry, path: Path, *, rows: str = "all", symbolic: str = "
         return frame
     parts = []
     for name in frame.columns:
-        if name not in entry.symbolic:
+        if name not in entry.symbolic or name in plain:
             parts.append(frame[[name]])
             continue
         values = entry.symbolic[name]

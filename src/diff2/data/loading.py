@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..errors import leak
 from . import randhie
 from .builtin import BuiltinSettings
+from .dealing import deal, hold_out
 from .named import DatasetSettings
-from .partition import deal, hold_out
 from .scaling import Encoding, choose_encoding
 from .tables import ClientTable, TableSettings, owners, read_clients
 
@@ -34,7 +35,7 @@ def load_clients(settings: DataSettings, *, strict: bool = False) -> EncodedClie
     if isinstance(settings, BuiltinSettings):
         return _load_builtin(settings)
     if isinstance(settings, DatasetSettings):
-        return _prepared(settings.table(), [settings.read()], np.dtype(np.float32), strict=strict)
+        return _prepared(settings.table(), settings.read(), np.dtype(np.float32), strict=strict)
     return _prepared(settings, read_clients(settings), np.dtype(np.float64), strict=strict)
 
 
@@ -48,15 +49,19 @@ def _prepared(
             owners(table, group)  # before anything else can go wrong with a misspelt column
     if settings.holdout is not None:
         tables, held = hold_out(tables, settings.holdout, settings.holdout_seed, group)
-    if settings.clients is not None:
-        tables = deal(tables[0], settings.clients, group)
-    encoding, leaks = choose_encoding(settings, tables, held, strict=strict)
+    partition, leaks = settings.dealt, tuple[str, ...]()
+    if partition is not None:
+        tables = deal(tables, partition, settings.target, settings.task, group)
+        if partition.by_target:
+            leaks = (f"dealing of records to clients by {settings.target!r}",)
+            leak(f"{leaks[0]}: whose a record is depends on what it says.", strict=strict, stacklevel=4)
+    encoding, scaled = choose_encoding(settings, tables, held, strict=strict)
     pairs, others = _encoded(encoding, tables, dtype), _encoded(encoding, held, dtype)
     return EncodedClients(
         pairs,
         [table.name for table in tables],
         encoding,
-        leaks,
+        leaks + scaled,
         None if group is None else [owners(table, group) for table in tables],
         (np.concatenate([x for x, _ in others]), np.concatenate([y for _, y in others])) if others else None,
     )

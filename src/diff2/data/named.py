@@ -9,8 +9,9 @@ from .._validate import nearest, one_of
 from ..errors import InvalidArgument
 from .catalogue import entry_of
 from .datasets import ROWS, SYMBOLIC, input_names, read_frame
+from .partition import Partition
 from .places import require
-from .tables import ClientTable, TableSettings
+from .tables import ClientTable, TableSettings, split_by_column
 
 INDICATORS = ("keep", "scale")
 UNIT = (-1.0, 1.0)  # as bounds of an indicator: 0 stays 0 and 1 stays 1
@@ -23,6 +24,8 @@ class DatasetSettings:
     Args:
         dataset: its name in the catalogue.
         clients: to how many its records are dealt in turn.
+        partition: another way to deal them, see ``partition.py``.
+        client_column: a column whose values tell clients apart; it is then no input.
         columns: the inputs, in order; by default all but the target and what the catalogue leaves out.
         drop: further columns to leave out.
         bounds, scale, target_scale, holdout, holdout_seed: as in ``TableSettings``.
@@ -35,6 +38,8 @@ class DatasetSettings:
 
     dataset: str
     clients: int | None = None
+    partition: Partition | None = None
+    client_column: str | None = None
     columns: tuple[str, ...] | None = None
     drop: tuple[str, ...] = ()
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -61,7 +66,13 @@ class DatasetSettings:
         entry = entry_of(self.dataset)
         if entry.target in self.drop:
             raise InvalidArgument(f"target={entry.target!r} cannot also be dropped")
-        known = input_names(entry, self.symbolic)
+        sources = [name for name in entry.columns if name != entry.target]
+        if self.client_column is not None and self.client_column not in sources:
+            raise InvalidArgument(
+                f"client_column={self.client_column!r} is no column of {self.dataset} that could tell clients apart"
+                f"{nearest(self.client_column, sources)}"
+            )
+        known = self._known()
         for key, names in (("columns", self.columns or ()), ("drop", self.drop), ("bounds", self.bounds)):
             for name in names:
                 if name not in known and not (key == "bounds" and name == entry.target):
@@ -85,7 +96,7 @@ class DatasetSettings:
     def table(self) -> TableSettings:
         """Return the same settings with everything that the catalogue knows."""
         entry = entry_of(self.dataset)
-        names = input_names(entry, self.symbolic)
+        names = self._known()
         hot = [f"{name}={value}" for name, values in entry.symbolic.items() for value in values]
         kept = {name: UNIT for name in (*entry.indicators, *hot) if self.indicators == "keep" and name in names}
         columns = self.columns if self.columns is not None else tuple(n for n in names if n not in self.drop)
@@ -94,6 +105,8 @@ class DatasetSettings:
             task=entry.task,
             file=entry.file,
             clients=self.clients,
+            partition=self.partition,
+            client_column=self.client_column,
             columns=columns,
             bounds={name: bounds for name, bounds in kept.items() if name in columns} | dict(self.bounds),
             scale=self.scale,
@@ -103,8 +116,20 @@ class DatasetSettings:
             holdout_seed=self.holdout_seed,
         )
 
-    def read(self) -> ClientTable:
-        """Read the table from where it is."""
+    def read(self) -> list[ClientTable]:
+        """Read the table from where it is: one client, or one for each value of ``client_column``."""
         entry = entry_of(self.dataset)
-        frame = read_frame(entry, require(entry, self.folders), rows=self.rows, symbolic=self.symbolic)
-        return ClientTable(entry.name, frame)
+        frame = read_frame(
+            entry,
+            require(entry, self.folders),
+            rows=self.rows,
+            symbolic=self.symbolic,
+            plain=() if self.client_column is None else (self.client_column,),
+        )
+        return split_by_column(ClientTable(entry.name, frame), self.table())
+
+    def _known(self) -> tuple[str, ...]:
+        """Return the names of all possible inputs."""
+        entry = entry_of(self.dataset)
+        plain = () if self.client_column is None else (self.client_column,)
+        return tuple(name for name in input_names(entry, self.symbolic, plain) if name != self.client_column)

@@ -1,52 +1,185 @@
-"""Which records are held out, and to whom the others are dealt.
+r"""To which client a record of one table goes, for experiments that need clients where there is one table.
 
-Both work on units: records, or where a column names owners all records of an owner, who is then on one side of the
-split and at one client.
+A partition names how many clients there are and returns, for the records or the owners of records, which of them each
+client gets; every one goes to exactly one client.
+
+``Dirichlet`` makes clients differ: the records of each class are shared out by proportions drawn from a Dirichlet
+distribution with all parameters ``alpha``. Large ``alpha`` gives all clients the same mixture, small ``alpha`` gives
+each class to few clients. For a regression, quantiles of the target stand for classes. Such a partition looks at the
+targets: it simulates clients on public data, and is no way to divide private records.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
+from .._validate import at_least, positive
 from ..errors import InvalidArgument
-from .tables import ClientTable, owners
+
+ATTEMPTS = 100  # draws until every client is large enough
+Parts = list[np.ndarray]  # the numbers of each client's records, in rising order
 
 
-def hold_out(
-    tables: Sequence[ClientTable], share: float, seed: int, group_column: str | None = None
-) -> tuple[list[ClientTable], list[ClientTable]]:
-    """Divide each table into records to train on and records held out, drawn without looking at them.
+class Partition(Protocol):
+    """A way to divide records among clients."""
 
-    Every client keeps at least one unit to train on; one too small for the share holds nothing out.
+    @property
+    def by_target(self) -> bool:
+        """Whether it looks at the targets, which leaks."""
+
+    def parts(self, count: int, groups: np.ndarray | None = None) -> Parts:
+        """Divide ``count`` records; ``groups`` has the number of each one's class where ``by_target`` asks for it."""
+
+
+@dataclass(frozen=True)
+class Equal:
+    """In turn: record i to client i mod ``clients``. Sizes differ by one at most.
+
+    >>> [part.tolist() for part in Equal(3).parts(7)]
+    [[0, 3, 6], [1, 4], [2, 5]]
     """
-    kept, held = [], []
-    for number, table in enumerate(tables):
-        unit_of = _units(table, group_column)
-        count = int(unit_of.max()) + 1
-        drawn = np.random.default_rng([seed, number]).permutation(count)[: min(round(share * count), count - 1)]
-        out = np.isin(unit_of, drawn)
-        kept.append(ClientTable(table.name, table.frame[~out]))
-        held.append(ClientTable(table.name, table.frame[out]))
-    if all(len(table.frame) == 0 for table in held):
-        raise InvalidArgument(f"holdout={share!r} holds out no record of any client; raise it, or leave it out")
-    return kept, [table for table in held if len(table.frame)]
+
+    clients: int
+    by_target = False
+
+    def __post_init__(self) -> None:
+        at_least("clients", self.clients, 1)
+
+    def parts(self, count: int, groups: np.ndarray | None = None) -> Parts:
+        require_units(count, self.clients)
+        return [np.arange(p, count, self.clients) for p in range(self.clients)]
 
 
-def deal(table: ClientTable, clients: int, group_column: str | None = None) -> list[ClientTable]:
-    """Deal the records of a table in turn: record i to client i mod ``clients``."""
-    unit_of = _units(table, group_column)
-    count = int(unit_of.max()) + 1
-    if count < clients:
-        what = "records" if group_column is None else "owners"
-        raise InvalidArgument(f"clients={clients} is more than the {what} there are; lower it")
-    return [ClientTable(f"part {p + 1} of {clients}", table.frame[unit_of % clients == p]) for p in range(clients)]
+@dataclass(frozen=True)
+class Sizes:
+    """Clients of given sizes, filled at random.
+
+    Args:
+        sizes: shares that add up to 1, or numbers of records that add up to all there are.
+        seed: draws which records a client gets.
+
+    >>> [len(part) for part in Sizes((0.5, 0.3, 0.2)).parts(11)]
+    [6, 3, 2]
+    """
+
+    sizes: tuple[float, ...]
+    seed: int = 0
+    by_target = False
+
+    def __post_init__(self) -> None:
+        if not self.sizes:
+            raise InvalidArgument("expected sizes to name at least one client, got sizes=[]")
+        for i, size in enumerate(self.sizes):
+            positive(f"sizes[{i}]", size)
+        at_least("seed", self.seed, 0)
+        if not self._are_shares and any(float(size) != int(size) for size in self.sizes):
+            raise InvalidArgument(
+                f"expected sizes to be shares that add up to 1, or whole numbers of records, got sizes="
+                f"{list(self.sizes)!r}, which add up to {math.fsum(self.sizes):g}"
+            )
+
+    @property
+    def _are_shares(self) -> bool:
+        return abs(math.fsum(self.sizes) - 1) < 1e-9
+
+    def parts(self, count: int, groups: np.ndarray | None = None) -> Parts:
+        require_units(count, len(self.sizes))
+        total = math.fsum(self.sizes)
+        if self._are_shares:
+            numbers = rounded_shares(self.sizes, count)
+        elif total == count:
+            numbers = [int(size) for size in self.sizes]
+        else:
+            raise InvalidArgument(f"sizes={list(self.sizes)!r} add up to {total:g}, not to the {count} there are")
+        if min(numbers) == 0:
+            raise InvalidArgument(f"sizes={list(self.sizes)!r} leave a client without a record; raise its share")
+        order = np.random.default_rng(self.seed).permutation(count)
+        return [np.sort(part) for part in np.split(order, np.cumsum(numbers)[:-1])]
 
 
-def _units(table: ClientTable, group_column: str | None) -> np.ndarray:
-    """Return the number of each record's unit, in the order in which they appear."""
-    if group_column is None:
-        return np.arange(len(table.frame))
-    _, first, inverse = np.unique(owners(table, group_column), return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[inverse]
+@dataclass(frozen=True)
+class Dirichlet:
+    """Clients that differ in the classes (of a regression, the quantiles of the target) they hold.
+
+    Args:
+        alpha: large for equal mixtures, small for few classes a client.
+        seed: draws proportions and records.
+        smallest: least size of a client; drawn again, up to 100 times, until all have it.
+        quantiles: into how many groups the target of a regression is divided.
+    """
+
+    clients: int
+    alpha: float
+    seed: int = 0
+    smallest: int = 1
+    quantiles: int = 10
+    by_target = True
+
+    def __post_init__(self) -> None:
+        at_least("clients", self.clients, 1)
+        positive("alpha", self.alpha)
+        at_least("seed", self.seed, 0)
+        at_least("smallest", self.smallest, 1)
+        at_least("quantiles", self.quantiles, 1)
+
+    def parts(self, count: int, groups: np.ndarray | None = None) -> Parts:
+        require_units(count, self.clients, self.smallest)
+        labels = np.zeros(count, dtype=np.int64) if groups is None else groups
+        generator = np.random.default_rng(self.seed)
+        for _ in range(ATTEMPTS):
+            client = self._drawn(labels, generator)
+            if np.bincount(client, minlength=self.clients).min() >= self.smallest:
+                return [np.flatnonzero(client == p) for p in range(self.clients)]
+        raise InvalidArgument(
+            f"in {ATTEMPTS} draws a client had fewer than smallest={self.smallest} records with alpha={self.alpha!r} "
+            f"and clients={self.clients}; raise alpha, or lower smallest or clients"
+        )
+
+    def _drawn(self, labels: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        client = np.empty(len(labels), dtype=np.int64)
+        for label in np.unique(labels):
+            rows = generator.permutation(np.flatnonzero(labels == label))
+            shares = generator.dirichlet(np.full(self.clients, self.alpha))
+            ends = np.rint(np.cumsum(shares) * len(rows)).astype(np.int64)
+            # Tiny parameters can underflow to no shares at all; the last client then has the rest.
+            client[rows] = np.minimum(np.searchsorted(ends, np.arange(len(rows)), side="right"), self.clients - 1)
+        return client
+
+
+PARTITIONS: dict[str, type] = {"equal": Equal, "sizes": Sizes, "dirichlet": Dirichlet}
+
+
+def quantile_groups(values: np.ndarray, groups: int) -> np.ndarray:
+    """Return for each value the number of its quantile, from 0; equal values are in one group.
+
+    >>> quantile_groups(np.array([0.0, 0.0, 0.0, 1.0, 2.0, 3.0]), 3).tolist()
+    [0, 0, 0, 1, 2, 2]
+    """
+    edges = np.unique(np.quantile(values, np.arange(1, groups) / groups))
+    return np.unique(np.searchsorted(edges, values, side="left"), return_inverse=True)[1]
+
+
+def rounded_shares(shares: Sequence[float], count: int) -> list[int]:
+    """Return whole numbers that add up to ``count``, each less than one away from its share of it.
+
+    >>> rounded_shares([0.5, 0.25, 0.25], 10)
+    [5, 3, 2]
+    """
+    exact = [share * count for share in shares]
+    numbers = [math.floor(value + 1e-9) for value in exact]
+    rest = sorted(range(len(exact)), key=lambda i: numbers[i] - exact[i])
+    for i in rest[: count - sum(numbers)]:
+        numbers[i] += 1
+    return numbers
+
+
+def require_units(count: int, clients: int, smallest: int = 1) -> None:
+    """Refuse more clients than can be given something."""
+    if count < clients * smallest:
+        each = f" with smallest={smallest} records each" if smallest > 1 else ""
+        raise InvalidArgument(f"clients={clients}{each} is more than the records or owners there are; lower it")

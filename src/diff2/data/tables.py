@@ -17,6 +17,7 @@ import numpy as np
 
 from .._validate import at_least, nearest, one_of
 from ..errors import InvalidArgument
+from .partition import Equal, Partition
 
 if TYPE_CHECKING:
     import pandas
@@ -37,6 +38,7 @@ class TableSettings:
         files: one CSV, CSV.gz or Parquet file a client.
         file: one file for all clients; ``client_column`` then names the column that tells them apart, or ``clients``
             says to how many its records are dealt in turn (without both, all records are one client's).
+        partition: another way to deal the records of one file to clients, see ``partition.py``.
         group_column: names the owner of a record inside a client; the records of one owner are protected together.
         columns: the inputs, in order; by default all columns but target, client and group column and ``drop``.
         drop: columns to leave out.
@@ -56,6 +58,7 @@ class TableSettings:
     file: str | None = None
     client_column: str | None = None
     clients: int | None = None
+    partition: Partition | None = None
     group_column: str | None = None
     columns: tuple[str, ...] | None = None
     drop: tuple[str, ...] = ()
@@ -79,6 +82,11 @@ class TableSettings:
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
                 raise InvalidArgument(f"expected bounds of {name!r} to be finite, low < high, got [{low!r}, {high!r}]")
 
+    @property
+    def dealt(self) -> Partition | None:
+        """How the records of one file are dealt to clients."""
+        return self.partition if self.clients is None else Equal(self.clients)
+
     def _check_files(self) -> None:
         if bool(self.files) == (self.file is not None):
             raise InvalidArgument(
@@ -96,6 +104,11 @@ class TableSettings:
                     f"clients={self.clients} deals the records of one file = '...' to so many clients; leave it out "
                     "with files and client_column, which say whose records they are"
                 )
+        if self.partition is not None and (self.files or self.client_column is not None or self.clients is not None):
+            raise InvalidArgument(
+                "partition deals the records of one file = '...' to clients; leave it out with files, client_column "
+                "and clients, which say whose records they are"
+            )
         for first, second in pairwise(sorted(self.files)):
             if first == second:
                 raise InvalidArgument(f"{first!r} is listed twice in files; a record must be in one place only")
@@ -150,11 +163,21 @@ def read_clients(settings: TableSettings) -> list[ClientTable]:
         names = short if len(set(short)) == len(short) else settings.files
         clients = [ClientTable(name, read_table(file)) for name, file in zip(names, settings.files, strict=True)]
     else:
-        clients = _split(read_table(settings.file), settings)
+        clients = split_by_column(ClientTable(Path(settings.file).name, read_table(settings.file)), settings)
     for client in clients:
         if len(client.frame) == 0:
             raise InvalidArgument(f"client {client.name!r} holds no record; leave it out, or check its file")
     return clients
+
+
+def split_by_column(whole: ClientTable, settings: TableSettings) -> list[ClientTable]:
+    """Return one client for each value of ``client_column``, or the whole table where there is none."""
+    frame = whole.frame
+    if settings.client_column is None or len(frame) == 0:
+        return [whole]
+    require_column(whole, settings.client_column)
+    _require_present(whole, settings.client_column, frame[settings.client_column])
+    return [ClientTable(str(value), part) for value, part in frame.groupby(settings.client_column, sort=False)]
 
 
 def read_table(file: str) -> pandas.DataFrame:
@@ -252,15 +275,6 @@ def owners(client: ClientTable, name: str) -> np.ndarray:
             "in or remove those records at the client"
         )
     return np.asarray(client.frame[name].tolist())
-
-
-def _split(frame: pandas.DataFrame, settings: TableSettings) -> list[ClientTable]:
-    whole = ClientTable(Path(settings.file or "").name, frame)
-    if settings.client_column is None or len(frame) == 0:
-        return [whole]
-    require_column(whole, settings.client_column)
-    _require_present(whole, settings.client_column, frame[settings.client_column])
-    return [ClientTable(str(value), part) for value, part in frame.groupby(settings.client_column, sort=False)]
 
 
 def _require_present(client: ClientTable, name: str, column: pandas.Series) -> None:

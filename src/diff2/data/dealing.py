@@ -1,0 +1,66 @@
+"""Which records of a table are held out, and to which clients the others are dealt.
+
+Both work on units: records, or where a column names owners all records of an owner, who is then on one side of the
+split and at one client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import InvalidArgument
+from .partition import Dirichlet, Partition, quantile_groups
+from .tables import ClientTable, labels, numbers, owners
+
+
+def hold_out(
+    tables: Sequence[ClientTable], share: float, seed: int, group_column: str | None = None
+) -> tuple[list[ClientTable], list[ClientTable]]:
+    """Divide each table into records to train on and records held out, drawn without looking at them.
+
+    Every client keeps at least one unit to train on; one too small for the share holds nothing out.
+    """
+    kept, held = [], []
+    for number, table in enumerate(tables):
+        unit_of = _units(table, group_column)
+        count = int(unit_of.max()) + 1
+        drawn = np.random.default_rng([seed, number]).permutation(count)[: min(round(share * count), count - 1)]
+        out = np.isin(unit_of, drawn)
+        kept.append(ClientTable(table.name, table.frame[~out]))
+        held.append(ClientTable(table.name, table.frame[out]))
+    if all(len(table.frame) == 0 for table in held):
+        raise InvalidArgument(f"holdout={share!r} holds out no record of any client; raise it, or leave it out")
+    return kept, [table for table in held if len(table.frame)]
+
+
+def deal(
+    tables: Sequence[ClientTable], partition: Partition, target: str, task: str, group_column: str | None = None
+) -> list[ClientTable]:
+    """Divide one table among the clients of a partition."""
+    (table,) = tables
+    unit_of = _units(table, group_column)
+    count, groups = int(unit_of.max()) + 1, None
+    if isinstance(partition, Dirichlet):
+        if group_column is not None:
+            raise InvalidArgument(
+                f"partition 'dirichlet' deals records by their target, group_column={group_column!r} keeps those of an "
+                "owner together; leave one of them out"
+            )
+        if task == "classification":
+            groups = np.unique(np.asarray(labels(table, target)), return_inverse=True)[1]
+        else:
+            groups = quantile_groups(numbers(table, target), partition.quantiles)
+    parts = partition.parts(count, groups)
+    if group_column is not None:
+        parts = [np.flatnonzero(np.isin(unit_of, part)) for part in parts]
+    return [ClientTable(f"part {p + 1} of {len(parts)}", table.frame.iloc[part]) for p, part in enumerate(parts)]
+
+
+def _units(table: ClientTable, group_column: str | None) -> np.ndarray:
+    """Return the number of each record's unit, in the order in which they appear."""
+    if group_column is None:
+        return np.arange(len(table.frame))
+    _, first, inverse = np.unique(owners(table, group_column), return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse]
