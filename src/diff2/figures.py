@@ -70,7 +70,7 @@ class Panel(NamedTuple):
 
 def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, subtitle: str) -> Path:
     """Draw test loss and squared gradient norm against rounds, side by side, and write them to ``path``."""
-    figure = _new_figure(9.0, 3.9)
+    figure = new_figure(9.0, 3.9)
     loss, gradient = figure.subplots(1, 2)
     styles = choose_styles([curve.label for curve in curves])
     for curve in curves:
@@ -91,14 +91,14 @@ def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, subtitle: st
     figure.suptitle(title, x=0.012, ha="left", fontsize=12.5, fontweight="bold")
     figure.text(0.012, 0.895, subtitle, ha="left", va="center", fontsize=9.5, color="#444444")
     figure.subplots_adjust(left=0.06, right=0.895, top=0.745, bottom=0.13, wspace=0.5)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def draw_panels(panels: Sequence[Panel], path: Path, *, title: str, subtitle: str, warning: str) -> Path:
     """Draw metrics side by side, a line and a band a method, and write them to ``path``."""
     panels = [panel._replace(bands=[_drawable(band) for band in panel.bands]) for panel in panels]
     styles = choose_styles([band.label for band in panels[0].bands])
-    figure = _new_figure(1.0 + 5.4 * len(panels), 4.9)
+    figure = new_figure(1.0 + 5.4 * len(panels), 4.9)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         _draw_bands(axes, panel, styles)
         axes.set_xlim(min(band.rounds[0] for band in panel.bands), max(band.rounds[-1] for band in panel.bands))
@@ -106,7 +106,7 @@ def draw_panels(panels: Sequence[Panel], path: Path, *, title: str, subtitle: st
     _head(figure, title, subtitle, warning)
     width = figure.get_figwidth()
     figure.subplots_adjust(left=0.75 / width, right=1 - 1.75 / width, top=0.745, bottom=0.105, wspace=0.8)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def draw_grid(
@@ -123,7 +123,7 @@ def draw_grid(
     lines, names = math.ceil(len(panels) / columns), math.ceil(len(styles) / 6)
     top = 1.35 + 0.25 * names
     width, height = max(0.3 + 3.45 * columns, 7.0), top + 2.75 * lines + 0.85 * (lines - 1)
-    figure = _new_figure(width, height)
+    figure = new_figure(width, height)
     places = figure.subplots(lines, columns, squeeze=False).ravel()
     for axes, panel in zip(places, panels, strict=False):
         _draw_bands(axes, panel, styles, log_rounds=False)
@@ -139,7 +139,7 @@ def draw_grid(
     )  # fmt: skip
     figure.subplots_adjust(left=0.72 / width, right=1 - 0.3 / width, top=1 - top / height, bottom=0.5 / height,
                            wspace=0.3, hspace=0.42)  # fmt: skip
-    return [_save(figure, path) for path in paths]
+    return [save_figure(figure, path) for path in paths]
 
 
 def _draw_bands(axes: Axes, panel: Panel, styles: Mapping[str, Mapping[str, Any]], *, log_rounds: bool = True) -> None:
@@ -180,7 +180,8 @@ def require_matplotlib() -> None:
         raise Diff2Error("figures need matplotlib, which is not installed; pip install 'diff2[plots]'")
 
 
-def _new_figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure on a canvas of its own, in inches."""
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -300,7 +301,7 @@ def apart(levels: Sequence[float], gap: float) -> list[float]:
     return moved
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def save_figure(figure: Figure, path: Path) -> Path:
     """Write a figure; the same picture is the same file."""
     from matplotlib import rc_context
     from PIL import Image
