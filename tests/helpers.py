@@ -7,12 +7,13 @@ import math
 import warnings
 from typing import NamedTuple
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import diff2
-from diff2.gradients import GhostEngine, LoopEngine, Records, VmapEngine
+from diff2.gradients import ColumnsEngine, GhostEngine, LoopEngine, Records, VmapEngine
 from diff2.losses import cross_entropy, squared
 from diff2.population import ALL
 from diff2.privacy import BoundedMean, Ledger, Mechanism, NoiseSource
@@ -198,12 +199,39 @@ def paper_network(inputs=8, dtype=torch.float64, seed=0):
 
 
 def engines(case, **options):
-    """Return the three engines for a case."""
-    return (
+    """Return the engines for a case: ghost, vmap, loop and, for a fully connected network, columns."""
+    found = (
         GhostEngine(case.model, case.loss, Records(*(part[:3] for part in case.records)), **options),
         VmapEngine(case.model, case.loss, **options),
         LoopEngine(case.model, case.loss, **options),
     )
+    return (*found, ColumnsEngine(case.model, case.loss, **options)) if columns_fit(case) else found
+
+
+def columns_fit(case):
+    return ColumnsEngine.fits(case.model) and case.inputs.dim() == 2
+
+
+def fast_engine(kind, model, loss, records, **options):
+    """Return the ghost engine, or the one with records as columns."""
+    if kind == "columns":
+        return ColumnsEngine(model, loss, **options)
+    return GhostEngine(model, loss, records, **options)
+
+
+def with_fast_engines(*names):
+    """Parametrise over models of the table and the fast engines that can run them."""
+    pairs = [(name, "ghost") for name in names]
+    with torch.random.fork_rng():
+        built = {name: MODELS[name]() for name in names if name != "paper"}
+    flat = {name for name, (_, shape) in built.items() if isinstance(shape, tuple) and len(shape) == 1}
+    pairs += [
+        (name, "columns") for name in names if name == "paper" or (name in flat and ColumnsEngine.fits(built[name][0]))
+    ]
+    return pytest.mark.parametrize(("name", "kind"), pairs, ids=[f"{name}, {kind}" for name, kind in pairs])
+
+
+FAST = ("ghost", "columns")
 
 
 def start_of(model):

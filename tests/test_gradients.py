@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils import vector_to_parameters
 
-from diff2.gradients import FeatureCache, FlatModule, GhostEngine, LoopEngine, Records, VmapEngine
+from diff2.gradients import FeatureCache, FlatModule, LoopEngine, Records, VmapEngine
 from diff2.losses import squared
 from helpers import (
+    FAST,
     Case,
     clipped_sum,
     engines,
+    fast_engine,
     gradient_rows,
     make_case,
     paper_network,
@@ -24,10 +26,12 @@ from helpers import (
     start_of,
     step_from,
     trainable,
+    with_fast_engines,
 )
 
 DISTANCES = [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7]
-KINDS = ["ghost", "vmap", "loop"]
+KINDS = ["ghost", "vmap", "loop", "columns"]
+both_fast = pytest.mark.parametrize("kind", FAST)
 
 
 def identity_case(vectors):
@@ -112,12 +116,12 @@ def test_a_trained_module_is_independent_and_trainable():
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
-@pytest.mark.parametrize("name", ["paper", "mlp", "sequence, wide", "conv2d", "conv1d, few places", "transformer"])
-def test_one_record_alone_never_exceeds_the_radius(name, distance):
+@with_fast_engines("paper", "mlp", "sequence, wide", "conv2d", "conv1d, few places", "transformer", "frozen layer")
+def test_one_record_alone_never_exceeds_the_radius(name, kind, distance):
     case = paper_case(16) if name == "paper" else make_case(name, count=5, dtype=torch.float32)
     previous = start_of(case.model)
     params = step_from(previous, distance)
-    engine = engines(case)[0]
+    engine = engines(case)[KINDS.index(kind)]
     for record in one_by_one(case):
         length = float(engine.clipped_difference_sum(params, previous, record, math.inf).norm())
         for factor in (0.01, 0.999999, 1.0, 1.000001):  # around the true length, where a wrong norm would show
@@ -145,30 +149,34 @@ def test_one_gradient_alone_never_exceeds_the_radius(kind, width):
             assert float(value.norm()) <= radius * (1 + 1e-5)
 
 
-def test_one_wide_gradient_alone_never_exceeds_the_radius():
+@both_fast
+def test_one_wide_gradient_alone_never_exceeds_the_radius(kind):
     for value in (0.3, 0.7, 1.1):
         case = identity_case(torch.full((1, 1_000_000), value))
-        engine = engines(case)[0]
+        engine = engines(case)[KINDS.index(kind)]
         assert float(engine.clipped_gradient_sum(torch.zeros(1_000_000), case.records, 0.5).norm()) <= 0.5 * (1 + 1e-5)
 
 
-def test_a_tiny_error_at_a_huge_input_is_clipped_too():
+@both_fast
+def test_a_tiny_error_at_a_huge_input_is_clipped_too(kind):
     model = nn.Linear(2, 1, bias=False)
     nn.init.zeros_(model.weight)
     case = Case(model, torch.full((1, 2), 1e18), torch.full((1, 1), 1e-23))  # a gradient of length 2.8e-5
-    value = engines(case)[0].clipped_gradient_sum(torch.zeros(2), case.records, 1e-7)
+    value = engines(case)[KINDS.index(kind)].clipped_gradient_sum(torch.zeros(2), case.records, 1e-7)
     assert float(value.norm()) <= 1e-7 * (1 + 1e-5)
 
 
+@both_fast
+@pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("growth", DISTANCES)
-def test_a_record_whose_two_terms_nearly_cancel_never_exceeds_the_radius(growth):
+def test_a_record_whose_two_terms_nearly_cancel_never_exceeds_the_radius(kind, outputs, growth):
     """a = (1 + t) a' and g = g' / (1 + t): then da (x) g and a' (x) dg are opposite, and their sum is far smaller."""
     generator = torch.Generator().manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, 1, bias=False))
+    model = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, outputs, bias=False))
     inputs = 1e-4 * torch.randn(33, 6, generator=generator)  # so small that only the second layer's gradient counts
     with torch.no_grad():
         model[0].weight.copy_(1e4 * torch.eye(6) + 1e3 * torch.randn(6, 6, generator=generator))
-        model[1].weight.copy_(torch.randn(1, 6, generator=generator))
+        model[1].weight.copy_(torch.randn(outputs, 6, generator=generator))
         hidden, outputs = model[0](inputs).double(), model(inputs).double()
     grown = copy.deepcopy(model)
     with torch.no_grad():
@@ -176,10 +184,10 @@ def test_a_record_whose_two_terms_nearly_cancel_never_exceeds_the_radius(growth)
     # The error 2 (z - y) shrinks as the features grow; exactly so where the share is one.
     share = 1 + torch.linspace(-0.01, 0.01, 33, dtype=torch.float64).unsqueeze(1)
     case = Case(model, inputs, (outputs + outputs * (1 + growth) * share).float())
-    engine, cancellation = engines(case)[0], []
+    engine, cancellation = engines(case)[KINDS.index(kind)], []
     for record, a, z in zip(one_by_one(case), hidden, outputs, strict=True):
         length = float(engine.clipped_difference_sum(start_of(grown), start_of(model), record, math.inf).norm())
-        cancellation.append(length / float(growth * a.norm() * 2 * z.abs()))
+        cancellation.append(length / float(growth * a.norm() * 2 * z.norm()))
         for factor in (0.1, 0.999999, 1.0):
             value = engine.clipped_difference_sum(start_of(grown), start_of(model), record, length * factor)
             assert float(value.norm()) <= length * factor * (1 + 1e-5)
@@ -215,27 +223,29 @@ def test_the_textbook_norm_of_a_difference_is_too_small_in_single_precision(dist
     true = textbook_norms(case, params.double(), previous.double())
     underestimated = true > factor * textbook
     assert underestimated.double().mean() > 0.01  # one record in a hundred would exceed its radius by this factor
-    # The same records through the engine: none does.
-    engine = engines(case)[0]
-    for row in underestimated.nonzero().flatten()[:20]:
-        record = Records.of(case.inputs[row : row + 1], case.targets[row : row + 1])
-        radius = float(true[row]) / factor
-        value = engine.clipped_difference_sum(params, previous, record, radius)
-        assert float(value.norm()) <= radius * (1 + 1e-5)
+    # The same records through the engines: none does.
+    for engine in engines(case):
+        for row in underestimated.nonzero().flatten()[:20]:
+            record = Records.of(case.inputs[row : row + 1], case.targets[row : row + 1])
+            radius = float(true[row]) / factor
+            value = engine.clipped_difference_sum(params, previous, record, radius)
+            assert float(value.norm()) <= radius * (1 + 1e-5)
 
 
+@both_fast
 @pytest.mark.parametrize(("distance", "tolerance"), [(1e-3, 1e-4), (1e-4, 1e-3)])
-def test_differences_in_single_precision_are_accurate_in_the_median(distance, tolerance):
+def test_differences_in_single_precision_are_accurate_in_the_median(kind, distance, tolerance):
     case = paper_case(101)
     previous = start_of(case.model)
     params = step_from(previous, distance)
     double = Case(copy.deepcopy(case.model).double(), case.inputs.double(), case.targets.double())
     true = (gradient_rows(double, params.double()) - gradient_rows(double, previous.double())).norm(dim=1)
-    engine = engines(case)[0]
+    engine = engines(case)[KINDS.index(kind)]
     mine = torch.stack(
         [engine.clipped_difference_sum(params, previous, record, math.inf).norm() for record in one_by_one(case)]
     )
-    assert float(((mine - true) / true).abs().median()) < tolerance
+    # A gradient that is written out is rounded once more.
+    assert float(((mine - true) / true).abs().median()) < tolerance * (1.5 if kind == "columns" else 1)
 
 
 # Records that are not finite, or very large
@@ -310,17 +320,15 @@ def counted(loss):
     return count
 
 
-@pytest.mark.parametrize(
-    "name", ["mlp", "conv2d", "transformer", "embedding", "layer norm", "frozen bias", "sequence, wide"]
-)
+@with_fast_engines("mlp", "conv2d", "transformer", "embedding", "layer norm", "frozen bias", "sequence, wide")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
-def test_the_cache_changes_no_byte(name, dtype):
+def test_the_cache_changes_no_byte(name, kind, dtype):
     case = make_case(name, dtype=dtype)
     points = [start_of(case.model)]
     for distance in (1e-1, 1e-3, 1e-5):
         points.append(step_from(points[-1], distance, seed=len(points)))
     records = case.weighted()
-    engine, plain = (GhostEngine(case.model, case.loss, records, chunk_rows=5) for _ in range(2))
+    engine, plain = (fast_engine(kind, case.model, case.loss, records, chunk_rows=5) for _ in range(2))
     cache = FeatureCache()
     first = engine.clipped_gradient_sum(points[0], records, 0.5, cache=cache)
     assert torch.equal(first, plain.clipped_gradient_sum(points[0], records, 0.5))
@@ -330,13 +338,14 @@ def test_the_cache_changes_no_byte(name, dtype):
         assert torch.equal(value, plain.clipped_difference_sum(params, previous, records, 1e-3))
 
 
-def test_with_the_cache_a_difference_costs_one_pass_and_without_it_two():
+@both_fast
+def test_with_the_cache_a_difference_costs_one_pass_and_without_it_two(kind):
     case = make_case("mlp")
     params = start_of(case.model)
     points = [params, step_from(params, 0.1), step_from(params, 0.2)]
     loss = counted(squared)
     for cache_bytes, passes in ((1 << 20, [3, 3, 3]), (0, [3, 6, 6])):
-        engine = GhostEngine(case.model, loss, case.records, chunk_rows=4, cache_bytes=cache_bytes)
+        engine = fast_engine(kind, case.model, loss, case.records, chunk_rows=4, cache_bytes=cache_bytes)
         cache, seen = FeatureCache(), []
         for r, point in enumerate(points):
             loss.calls = 0
@@ -348,31 +357,35 @@ def test_with_the_cache_a_difference_costs_one_pass_and_without_it_two():
         assert seen == passes
 
 
-def test_a_cache_beyond_the_memory_limit_is_not_kept():
+@both_fast
+def test_a_cache_beyond_the_memory_limit_is_not_kept(kind):
     case = make_case("mlp")
     params = start_of(case.model)
     previous = step_from(params, 0.1)
-    expected = engines(case)[0].clipped_difference_sum(params, previous, case.records, 0.1)
+    expected = engines(case)[KINDS.index(kind)].clipped_difference_sum(params, previous, case.records, 0.1)
     for cache_bytes in (0, 100):
-        engine, cache = GhostEngine(case.model, case.loss, case.records, cache_bytes=cache_bytes), FeatureCache()
+        engine = fast_engine(kind, case.model, case.loss, case.records, cache_bytes=cache_bytes)
+        cache = FeatureCache()
         engine.clipped_gradient_sum(previous, case.records, 1.0, cache=cache)
         assert not cache.holds(previous)
         assert not cache.chunks
         assert torch.equal(engine.clipped_difference_sum(params, previous, case.records, 0.1, cache=cache), expected)
 
 
-def test_features_of_another_iterate_are_not_used():
+@both_fast
+def test_features_of_another_iterate_are_not_used(kind):
     case = make_case("mlp")
     params = start_of(case.model)
     previous, other = step_from(params, 0.1), step_from(params, 0.2)
-    engine, cache = engines(case)[0], FeatureCache()
+    engine, cache = engines(case)[KINDS.index(kind)], FeatureCache()
     engine.clipped_gradient_sum(other, case.records, 1.0, cache=cache)
     value = engine.clipped_difference_sum(params, previous, case.records, 0.1, cache=cache)
     assert torch.equal(value, engine.clipped_difference_sum(params, previous, case.records, 0.1))
 
 
+@both_fast
 @pytest.mark.parametrize("known", [True, False])
-def test_features_of_an_interrupted_pass_are_not_used(known):
+def test_features_of_an_interrupted_pass_are_not_used(kind, known):
     """Ctrl-C in the middle of a round leaves features of two iterates; the round done again must not mix them."""
     case = make_case("mlp")
     params = start_of(case.model)
@@ -385,7 +398,7 @@ def test_features_of_an_interrupted_pass_are_not_used(known):
         return squared(outputs, targets)
 
     loss.calls, loss.fails_at = 0, -1
-    engine, cache = GhostEngine(case.model, loss, case.records, chunk_rows=4), FeatureCache()
+    engine, cache = fast_engine(kind, case.model, loss, case.records, chunk_rows=4), FeatureCache()
     cached = previous if known else other
     engine.clipped_gradient_sum(cached, case.records, 1.0, cache=cache)
     loss.fails_at = loss.calls + (2 if known else 4)  # in the second chunk

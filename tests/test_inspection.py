@@ -484,7 +484,7 @@ def test_a_loss_of_ones_own_that_gives_one_number_a_record_is_fast():
 
     case = vectors(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1)), 3, loss=absolute)
     engine, _ = build(case)
-    assert engine.name == "ghost"
+    assert engine.name == "columns"
     assert_right_gradients(engine, case)
 
 

@@ -6,10 +6,10 @@ from torch import nn
 
 from diff2.clients import Client
 from diff2.cohort import LocalCohort
-from diff2.gradients import GhostEngine, LoopEngine, Records, VmapEngine
+from diff2.gradients import ColumnsEngine, GhostEngine, LoopEngine, Records, VmapEngine
 from diff2.losses import squared
 from diff2.population import Population
-from helpers import make_case, paper_network, start_of, step_from
+from helpers import fast_engine, make_case, paper_network, start_of, step_from, with_fast_engines
 from probes import SIZES, adversaries, make_clients, movement, replaced
 
 CHUNK = 5  # leaves a last chunk of a single record
@@ -18,6 +18,7 @@ PLACES = [(client, row) for client, size in enumerate(SIZES) for row in sorted({
 
 both_weightings = pytest.mark.parametrize("weighting", ["clients", "records"])
 both_kinds = pytest.mark.parametrize("kind", ["gradient", "difference"])
+both_fast = pytest.mark.parametrize("engine", [GhostEngine, ColumnsEngine])
 both_dtypes = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 
 
@@ -43,9 +44,11 @@ class Question:
 @both_weightings
 @both_kinds
 @both_dtypes
-def test_no_replacement_moves_the_mean_further_than_the_sensitivity(weighting, kind, dtype):
+@both_fast
+def test_no_replacement_moves_the_mean_further_than_the_sensitivity(weighting, kind, dtype, engine):
     clients = make_clients(dtype)
-    question = Question(paper_network(dtype=dtype), kind, weighting, radius=1.0 if kind == "gradient" else 0.02)
+    radius = 1.0 if kind == "gradient" else 0.02
+    question = Question(paper_network(dtype=dtype), kind, weighting, radius=radius, engine=engine)
     before = question(clients)
     for client, row in PLACES:
         own = clients[client].inputs[row], -clients[client].targets[row]
@@ -60,10 +63,11 @@ def test_no_replacement_moves_the_mean_further_than_the_sensitivity(weighting, k
 @both_weightings
 @both_kinds
 @both_dtypes
-def test_the_sensitivity_is_attained(weighting, kind, dtype):
+@both_fast
+def test_the_sensitivity_is_attained(weighting, kind, dtype, engine):
     """+C u against -C u, for a record of the smallest client: the stated sensitivity is not larger than it need be."""
     clients = make_clients(dtype)
-    question = Question(paper_network(dtype=dtype), kind, weighting, radius=0.02)
+    question = Question(paper_network(dtype=dtype), kind, weighting, radius=0.02, engine=engine)
     plus, minus = (replaced(clients, (1, 3), torch.ones(8, dtype=dtype), target) for target in (1e4, -1e4))
     assert 0.99 <= movement(question(plus), question(minus)) <= 1 + TOLERANCE[dtype]
 
@@ -142,19 +146,21 @@ def test_the_probe_would_catch_a_mean_of_batch_means():
     assert movement(question(plus), question(minus)) == pytest.approx(1.0, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", ["conv2d", "sequence, wide", "group norm", "layer norm", "mlp without biases"])
-@both_kinds
-def test_other_layers_keep_the_sensitivity_too(name, kind):
+@with_fast_engines("conv2d", "sequence, wide", "group norm", "layer norm", "mlp without biases", "mlp", "frozen layer")
+@pytest.mark.parametrize("question_of", ["gradient", "difference"])
+def test_other_layers_keep_the_sensitivity_too(name, kind, question_of):
     case = make_case(name, dtype=torch.float32)
     clients = [Client(case.inputs[:8], case.targets[:8]), Client(case.inputs[8:], case.targets[8:])]
-    question = Question(case.model, kind, "clients", radius=0.02)
+    engine = ColumnsEngine if kind == "columns" else GhostEngine
+    question = Question(case.model, question_of, "clients", radius=0.02, engine=engine)
     far = 1e4 * torch.ones_like(case.targets[0])
     plus, minus = (question(replaced(clients, (1, 3), case.inputs[0], target)) for target in (far, -far))
     assert 0.99 <= movement(plus, minus) <= 1 + 1e-5
     assert movement(question(clients), question(replaced(clients, (1, 3), 1e6 * case.inputs[0], far))) <= 1 + 1e-5
 
 
-def test_many_records_in_single_precision_keep_the_sensitivity():
+@both_fast
+def test_many_records_in_single_precision_keep_the_sensitivity(engine):
     """All records push the same way, so the sum is large, and replacing one changes how the rest of it is rounded."""
     model, count = nn.Linear(8, 1, bias=False), 100_000
     nn.init.zeros_(model.weight)  # with the target -1/2 the gradient of a record is its input
@@ -162,21 +168,23 @@ def test_many_records_in_single_precision_keep_the_sensitivity():
     for length in torch.linspace(1.1, 1.9, 5):
         inputs = torch.full((count, 8), float(length / 8**0.5))
         clients = [Client(inputs, torch.full((count, 1), -0.5))]
-        question = Question(model, "gradient", "clients", chunk_rows=None, distance=0.0)
+        question = Question(model, "gradient", "clients", chunk_rows=None, distance=0.0, engine=engine)
         before = question(clients)
         for row in (0, count // 2, count - 1):
             worst = max(worst, movement(before, question(replaced(clients, (0, row), -inputs[0], -0.5))))
     assert worst <= 1 + before.rounding  # which the mechanism covers with noise
 
 
-def test_records_whose_two_terms_cancel_keep_the_sensitivity_in_single_precision():
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("kind", ["ghost", "columns"])
+def test_records_whose_two_terms_cancel_keep_the_sensitivity_in_single_precision(kind, outputs):
     """Where da (x) g and a' (x) dg nearly cancel, what is summed is hundreds of times longer than what is left."""
     generator = torch.Generator().manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, 1, bias=False))
+    model = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, outputs, bias=False))
     inputs = 1e-4 * torch.randn(1, 6, generator=generator) * (1 + 0.1 * torch.rand(256, 1, generator=generator))
     with torch.no_grad():
         model[0].weight.copy_(1e4 * torch.eye(6) + 1e3 * torch.randn(6, 6, generator=generator))
-        model[1].weight.copy_(torch.randn(1, 6, generator=generator))
+        model[1].weight.copy_(torch.randn(outputs, 6, generator=generator))
         outputs = model(inputs).double()
     previous = start_of(model)
     excess = []
@@ -184,7 +192,7 @@ def test_records_whose_two_terms_cancel_keep_the_sensitivity_in_single_precision
         params = torch.cat([previous[:36] * (1 + growth), previous[36:]])
         share = 1 + spread * (0.5 + torch.rand(256, 1, generator=generator, dtype=torch.float64))
         targets = (outputs + outputs * (1 + growth) * share).float()
-        engine = GhostEngine(model, squared, Records.of(inputs, targets))
+        engine = fast_engine(kind, model, squared, Records.of(inputs, targets))
         one = Records.of(inputs[:1], targets[:1])
         radius = 0.3 * float(engine.clipped_difference_sum(params, previous, one, float("inf")).norm())
         clients = [Client(inputs, targets)]

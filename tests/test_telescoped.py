@@ -14,21 +14,25 @@ from torch import nn
 from diff2.gradients import FeatureCache, GhostEngine, LoopEngine, Masks, Records, VmapEngine
 from diff2.losses import squared
 from helpers import (
+    FAST,
     MODELS,
     Case,
     clipped_sum,
     engines,
+    fast_engine,
     gradient_rows,
     make_case,
     relative_error,
     start_of,
     step_from,
+    with_fast_engines,
 )
 from test_gradients import counted, identity_case, one_by_one, paper_case
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
 ALL = pytest.mark.parametrize("name", MODELS)
-KINDS = ["ghost", "vmap", "loop"]
+KINDS = ["ghost", "vmap", "loop", "columns"]
+both_fast = pytest.mark.parametrize("kind", FAST)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 
 
@@ -88,16 +92,16 @@ def test_numbers_one_can_check_by_hand(kind):
     assert [difference(row, radius=0.9, inner=4.0) for row in range(3)] == pytest.approx([0.9, 2 / 3, 0.9])
 
 
-@ALL
+@with_fast_engines(*MODELS)
 @DTYPES
-def test_without_the_outer_clip_the_sum_telescopes_to_the_clipped_gradient(name, dtype):
+def test_without_the_outer_clip_the_sum_telescopes_to_the_clipped_gradient(name, kind, dtype):
     case = make_case(name, dtype=dtype)
     points = [start_of(case.model)]
     for distance in (0.5, 1e-3, 0.2):
         points.append(step_from(points[-1], distance, seed=len(points)))
     records = case.weighted()
     inner = 0.7 * float(gradient_rows(case, points[0]).norm(dim=1).median())
-    engine, cache = engines(case)[0], FeatureCache()
+    engine, cache = engines(case)[KINDS.index(kind)], FeatureCache()
     total = engine.clipped_gradient_sum(points[0], records, inner, cache=cache)
     plain = total.clone()
     for previous, params in pairwise(points):
@@ -266,15 +270,15 @@ def test_a_record_that_is_not_finite_inside_the_network_counts_as_zero(name, bad
 # What is kept from round to round
 
 
-@pytest.mark.parametrize("name", ["mlp", "conv2d", "transformer", "embedding", "layer norm", "frozen bias"])
+@with_fast_engines("mlp", "conv2d", "transformer", "embedding", "layer norm", "frozen bias", "frozen layer")
 @DTYPES
-def test_the_cache_changes_no_byte_whatever_the_inner_radius_of_the_round_before(name, dtype):
+def test_the_cache_changes_no_byte_whatever_the_inner_radius_of_the_round_before(name, kind, dtype):
     case = make_case(name, dtype=dtype)
     points = [start_of(case.model)]
     for distance in (1e-1, 1e-3, 1e-1, 1e-5, 1e-2):
         points.append(step_from(points[-1], distance, seed=len(points)))
     records = case.weighted()
-    engine, plain = (GhostEngine(case.model, case.loss, records, chunk_rows=5) for _ in range(2))
+    engine, plain = (fast_engine(kind, case.model, case.loss, records, chunk_rows=5) for _ in range(2))
     cache = FeatureCache()
     engine.clipped_gradient_sum(points[0], records, 0.5, cache=cache)
     for (previous, params), inner in zip(pairwise(points), (0.3, 0.3, math.inf, 0.2, 1.0), strict=True):
@@ -283,17 +287,18 @@ def test_the_cache_changes_no_byte_whatever_the_inner_radius_of_the_round_before
         assert torch.equal(value, plain.clipped_difference_sum(params, previous, records, 1e-3, inner=inner))
 
 
-def test_norms_at_the_previous_iterate_are_kept(monkeypatch):
+@both_fast
+def test_norms_at_the_previous_iterate_are_kept(monkeypatch, kind):
     """A telescoped round costs one more norm of a gradient than a plain one: that of the new iterate."""
     case = make_case("mlp")
-    engine, cache, norms = GhostEngine(case.model, case.loss, case.records, chunk_rows=4), FeatureCache(), []
-    terms = GhostEngine._terms
+    engine, cache, norms = fast_engine(kind, case.model, case.loss, case.records, chunk_rows=4), FeatureCache(), []
+    terms = type(engine)._terms
 
-    def counting(self, features, before):
-        norms.append("gradient" if before is None else "difference")
-        return terms(self, features, before)
+    def counting(self, *arguments):
+        norms.append("gradient" if arguments[-1] is None else "difference")
+        return terms(self, *arguments)
 
-    monkeypatch.setattr(GhostEngine, "_terms", counting)
+    monkeypatch.setattr(type(engine), "_terms", counting)
     points = [step_from(start_of(case.model), 0.1, seed=seed) for seed in range(5)]
 
     def asked(compute):
@@ -316,15 +321,15 @@ def test_norms_at_the_previous_iterate_are_kept(monkeypatch):
 # A gradient at an iterate whose features are known
 
 
-@pytest.mark.parametrize("name", ["mlp", "conv2d", "transformer", "embedding", "layer norm", "frozen bias"])
+@with_fast_engines("mlp", "conv2d", "transformer", "embedding", "layer norm", "frozen bias")
 @DTYPES
 @pytest.mark.parametrize("inner", [math.inf, 0.3])
 @pytest.mark.parametrize("remember", [True, False])
-def test_a_gradient_after_a_difference_runs_no_model_and_changes_no_byte(name, dtype, inner, remember):
+def test_a_gradient_after_a_difference_runs_no_model_and_changes_no_byte(name, kind, dtype, inner, remember):
     case = make_case(name, dtype=dtype)
     points = [step_from(start_of(case.model), 0.1, seed=seed) for seed in range(3)]
     records, loss = case.weighted(), counted(case.loss)
-    engine, plain = (GhostEngine(case.model, loss, records, chunk_rows=5) for _ in range(2))
+    engine, plain = (fast_engine(kind, case.model, loss, records, chunk_rows=5) for _ in range(2))
     cache = FeatureCache()
     engine.clipped_difference_sum(points[1], points[0], records, 0.1, cache=cache, inner=inner)
     loss.calls = 0
@@ -343,11 +348,12 @@ def test_a_gradient_after_a_difference_runs_no_model_and_changes_no_byte(name, d
     assert torch.equal(value, plain.clipped_difference_sum(points[2], points[1], records, 0.1, inner=inner))
 
 
-def test_a_gradient_at_another_iterate_runs_the_model():
+@both_fast
+def test_a_gradient_at_another_iterate_runs_the_model(kind):
     case = make_case("mlp")
     points = [step_from(start_of(case.model), 0.1, seed=seed) for seed in range(3)]
     loss = counted(squared)
-    engine, cache = GhostEngine(case.model, loss, case.records, chunk_rows=4), FeatureCache()
+    engine, cache = fast_engine(kind, case.model, loss, case.records, chunk_rows=4), FeatureCache()
     engine.clipped_difference_sum(points[1], points[0], case.records, 0.1, cache=cache)
     nearly = points[1].clone()
     nearly[3] = torch.nextafter(nearly[3], nearly[3] + 1)
@@ -377,8 +383,9 @@ def test_features_of_one_mask_serve_no_other():
             assert torch.equal(value, engine.clipped_difference_sum(params, previous, records, 1.0, masks=Masks(b"2")))
 
 
+@both_fast
 @pytest.mark.parametrize("at", ["params", "previous"])
-def test_a_gradient_uses_no_features_of_an_interrupted_pass(at):
+def test_a_gradient_uses_no_features_of_an_interrupted_pass(kind, at):
     case = make_case("mlp")
     params = start_of(case.model)
     previous = step_from(params, 0.1)
@@ -390,7 +397,7 @@ def test_a_gradient_uses_no_features_of_an_interrupted_pass(at):
         return squared(outputs, targets)
 
     loss.calls, loss.fails_at = 0, -1
-    engine, cache = GhostEngine(case.model, loss, case.records, chunk_rows=4), FeatureCache()
+    engine, cache = fast_engine(kind, case.model, loss, case.records, chunk_rows=4), FeatureCache()
     engine.clipped_gradient_sum(previous, case.records, 1.0, cache=cache)
     loss.fails_at = loss.calls + 2  # in the second chunk: the first is that of the new iterate
     with pytest.raises(KeyboardInterrupt):
@@ -400,14 +407,15 @@ def test_a_gradient_uses_no_features_of_an_interrupted_pass(at):
     assert torch.equal(value, engine.clipped_gradient_sum(point, case.records, 1.0))
 
 
+@both_fast
 @pytest.mark.parametrize("then", ["gradient", "difference"])
-def test_a_gradient_of_known_features_that_is_interrupted_leaves_them_whole(monkeypatch, then):
+def test_a_gradient_of_known_features_that_is_interrupted_leaves_them_whole(monkeypatch, kind, then):
     case = make_case("mlp")
     params = start_of(case.model)
     previous, following = step_from(params, 0.1), step_from(params, 0.2)
-    engine, cache = GhostEngine(case.model, case.loss, case.records, chunk_rows=4), FeatureCache()
+    engine, cache = fast_engine(kind, case.model, case.loss, case.records, chunk_rows=4), FeatureCache()
     engine.clipped_difference_sum(params, previous, case.records, 0.1, cache=cache)
-    add, calls = GhostEngine._add, []
+    add, calls = type(engine)._add, []
 
     def failing(self, *arguments):
         calls.append(1)
@@ -416,7 +424,7 @@ def test_a_gradient_of_known_features_that_is_interrupted_leaves_them_whole(monk
         return add(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(GhostEngine, "_add", failing)
+        patch.setattr(type(engine), "_add", failing)
         with pytest.raises(KeyboardInterrupt):
             engine.clipped_gradient_sum(params, case.records, 1.0, cache=cache)
 

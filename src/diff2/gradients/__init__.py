@@ -1,5 +1,6 @@
 """Clipped sums of per-record gradients, and of their differences between two iterates."""
 
+from .columns import ColumnsEngine
 from .flat import FlatModule
 from .ghost import GhostEngine
 from .groups import Grouped, grouped_loss
@@ -10,6 +11,7 @@ from .stochastic import Masks
 from .sums import rounding_allowance
 
 __all__ = [
+    "ColumnsEngine",
     "Engine",
     "FeatureCache",
     "FlatModule",

@@ -21,6 +21,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from .._types import Loss, Vector
 from ..errors import GradientFallbackWarning, InvalidArgument, UnsupportedModel
+from .columns import ColumnsEngine
 from .flat import FlatModule
 from .ghost import GhostEngine
 from .groups import row_by_row
@@ -107,6 +108,10 @@ def build_engine(
         )
     if grouped:
         records = Records.of(*(part.unflatten(0, (PROBE, PROBE_ROWS)) for part in (records.inputs, records.targets)))
+    if reason is None and masks is None and not grouped and ColumnsEngine.fits(module):
+        columns = ColumnsEngine(module, loss, dtype=dtype, device=device, chunk_rows=chunk_rows)
+        if _agrees_where_it_runs(columns, loop, records):
+            return columns, stochastic
     if reason is None:
         try:
             ghost = GhostEngine(module, loss, records, **options)  # type: ignore[arg-type]
@@ -320,6 +325,14 @@ def _agrees(engine: Engine, loop: LoopEngine, records: Records, masks: Masks | N
             if not all(_close(fast, slow, start.dtype) for fast, slow in pairs):
                 return False
     return True
+
+
+def _agrees_where_it_runs(engine: Engine, loop: LoopEngine, records: Records) -> bool:
+    """Whether the engine runs on these records at all, and then gives what the loop gives."""
+    try:
+        return _agrees(engine, loop, records, None)
+    except (RuntimeError, IndexError, TypeError, ValueError):  # for example records of more than one dimension
+        return False
 
 
 def _close(first: Tensor, second: Tensor, dtype: torch.dtype | None = None) -> bool:
