@@ -29,6 +29,12 @@ ALLOWED = {
     "routines": {"population", "rounds"},
     "estimators": {"population", "privacy", "rounds", "routines"},
     "plans": {"estimators", "population", "privacy", "rounds"},
+    "reproduced": set(),
+    "figures": set(),
+    "findings": {"figures", "reproduced", "scores"},
+    "landscape": {"findings", "reproduced"},
+    "tabulation": {"findings", "reproduced", "scores"},
+    "report_page": {"figures", "findings", "landscape", "reproduced", "tabulation"},
 }
 TOP = {"cli", "__main__"}
 

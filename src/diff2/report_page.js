@@ -38,6 +38,14 @@ function show(value, digits = 4) {
   return String(Number(value.toPrecision(digits)));
 }
 
+// Mean and deviation, with as many decimals as two digits of the deviation need.
+function spread(mean, sd) {
+  if (mean === null || !sd || Math.abs(mean) < 1e-3 || Math.abs(mean) >= 1e6)
+    return show(mean) + (sd ? ` ± ${sd.toExponential(1)}` : "");
+  const decimals = Math.min(6, Math.max(0, 1 - Math.floor(Math.log10(sd))));
+  return `${mean.toFixed(decimals)} ± ${sd.toFixed(decimals)}`;
+}
+
 // A group of radio buttons or check boxes that set a key of the state and draw again.
 function choices(title, key, options, redraw) {
   return html("fieldset", {}, html("legend", {}, title), ...options.map(([value, text]) =>
@@ -104,7 +112,7 @@ function ticks(low, high, count) {
   const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
   const found = [];
-  for (let index = Math.ceil(low / step - 1e-9); index * step <= high * (1 + 1e-12) + 1e-12; index += 1) found.push(index * step);
+  for (let index = Math.ceil(low / step - 1e-9); index * step <= high * (1 + 1e-12) + 1e-12; index += 1) found.push(index * step + 0);
   const decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9) + (step / power === 2.5 ? 1 : 0));
   return found.map((value) => [value, high < 1e-3 && low > -1e-3 ? show(value, 3) : value.toFixed(Math.min(decimals, 8))]);
 }
@@ -203,7 +211,7 @@ function chart(metric, width, height) {
       if (value !== null && value >= low && value <= high) cursor.append(svg("g", { class: "method", style: style(method) },
         svg("circle", { class: "dot", cx: x(state.round), cy: y(value), r: 4.5 })));
       rows.push([value, html("tr", {}, html("td", { class: "method", style: style(method) }, "● "), html("td", {}, method.label),
-        html("td", {}, show(value) + (at && at.sd !== null ? ` ± ${show(at.sd, 2)}` : "")))]);
+        html("td", {}, spread(value, at ? at.sd : null)))]);
     }
     if (!pointed) return;
     rows.sort((a, b) => (b[0] === null ? -Infinity : b[0]) - (a[0] === null ? -Infinity : a[0]));
@@ -212,7 +220,7 @@ function chart(metric, width, height) {
     const right = x(state.round) > (box.left + box.right) / 2;
     const place = right ? x(state.round) - tip.offsetWidth - 12 : x(state.round) + 12;
     tip.style.left = `${Math.max(0, Math.min(width - tip.offsetWidth, place))}px`;
-    tip.style.top = `${picture.parentElement.offsetTop * 0 + picture.getBoundingClientRect().top - picture.parentElement.getBoundingClientRect().top + box.top + 4}px`;
+    tip.style.top = `${picture.getBoundingClientRect().top - picture.parentElement.getBoundingClientRect().top + box.top + 4}px`;
   };
   const nearest = (event) => {
     const outline = picture.getBoundingClientRect();
@@ -232,27 +240,27 @@ function chart(metric, width, height) {
     point(all[Math.max(0, Math.min(end, move))]);
   });
   repaint.push(paint);
-  const tested = test(metric, { name: "diff2" }).p;
+  const tested = test(metric, { name: "diff2" }).text;
   return html("figure", { class: "chart" },
     html("figcaption", {}, metric.title, html("small", {}, metric.unit),
-      tested === null ? null : html("span", { class: "p" }, `DIFF2-GD better than DP-GD: p = ${show(tested, 2)}`)),
+      tested ? html("span", { class: "p", title: "DIFF2-GD better than DP-GD" }, `p ${tested}`) : null),
     picture, tip);
 }
 
 function test(metric, method) {
   const found = data.p_values.find((one) => one.metric === metric.name && one.method === method.name
     && one.epsilon === state.epsilon && one.accounting === state.accounting);
-  return found || { p: null, published: null };
+  return found || { text: null, published: null };
 }
 
 function drawCharts() {
   const host = document.getElementById("charts");
   const chosen = data.metrics.filter((metric) => state.metric === "all" || metric.name === state.metric);
-  host.classList.toggle("single", chosen.length === 1);
-  const style = getComputedStyle(host);
-  const columns = chosen.length === 1 ? 1 : style.gridTemplateColumns.split(" ").filter((size) => parseFloat(size) > 0).length || 1;
-  const width = Math.floor((host.clientWidth - (columns - 1) * parseFloat(style.columnGap || 0)) / columns);
-  const height = chosen.length === 1 ? Math.round(Math.max(260, Math.min(480, width * 0.55))) : 270;
+  const gap = 20, room = host.clientWidth;
+  const columns = Math.max(1, Math.min(chosen.length, 3, Math.floor((room + gap) / (310 + gap))));
+  const width = Math.floor((room - (columns - 1) * gap) / columns);
+  const height = columns === 1 ? Math.round(Math.max(250, Math.min(480, width * 0.5))) : 290;
+  host.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
   repaint = [];
   state.round = null;
   host.replaceChildren(...chosen.map((metric) => chart(metric, Math.max(width, 240), height)));

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -73,7 +73,8 @@ def page_data(found: Reproduced, rows: Sequence[Row], all_runs: Sequence[Run] = 
         "places": [place._asdict() for place in places(found) if rows_at(rows, place)],
         "p_values": [
             {"accounting": row["accounting"], "epsilon": row["budget"], "method": row["method"], "metric": metric.name,
-             "p": row["metrics"][metric.name]["p_value"], "published": row["metrics"][metric.name]["published"]}
+             "text": _p_sentence(row["metrics"][metric.name]["p_value"]),
+             "published": row["metrics"][metric.name]["published"]}
             for row in rows
             for metric in metrics
         ],
@@ -162,31 +163,36 @@ def _summary_table(found: Reproduced, place: Place, rows: Sequence[Row]) -> str:
 
 
 def _columns(rows: Sequence[Row], metric: Metric) -> dict[str, str]:
-    """Return the titles of a metric's columns, with the key each shows; those without any value are left out."""
-    titles = {"last round": "final", "best round": "best", "p": "p_value", "published": "published"}
-    titles["published p"] = "published_p_value"
-    return {
-        title: key for title, key in titles.items() if any(row["metrics"][metric.name][key] is not None for row in rows)
-    }
+    """Return the titles of a metric's columns, with the key each shows; p only where there is any."""
+    tested = any(
+        row["metrics"][metric.name][key] is not None for row in rows for key in ("p_value", "published_p_value")
+    )
+    return {"last round": "final", "best round": "best", **({"p": "p_value"} if tested else {})}
 
 
 def _metric_cells(rows: Sequence[Row], row: Row, metric: Metric, columns: Mapping[str, str]) -> Iterator[str]:
+    cell = row["metrics"][metric.name]
     for key in columns.values():
-        value = row["metrics"][metric.name][key]
-        if key in ("final", "best"):
-            means = [one["metrics"][metric.name][key]["mean"] for one in rows if one["private"]]
-            best = min((metric.sign * mean for mean in means if mean is not None), default=None)
-            mean = value["mean"]
-            winner = row["private"] and mean is not None and metric.sign * mean == best
-            yield _cell(spread_text(value), mean, "best" if winner else "")
-        else:
-            yield _cell(value_text(value) if key == "published" else p_text(value), value)
+        if key == "p_value":
+            yield _cell(p_text(cell[key]), cell[key], published=_paper(cell["published_p_value"], p_text))
+            continue
+        means = [one["metrics"][metric.name][key]["mean"] for one in rows if one["private"]]
+        best = min((metric.sign * mean for mean in means if mean is not None), default=None)
+        mean = cell[key]["mean"]
+        winner = row["private"] and mean is not None and metric.sign * mean == best
+        published = _paper(cell["published"], value_text) if key == "final" else ""
+        yield _cell(spread_text(cell[key]), mean, kind="best" if winner else "", published=published)
 
 
-def _cell(text: str, value: float | None, kind: str = "") -> str:
-    """Return a cell that sorts by its value; without one it comes last."""
+def _paper(value: float | None, text: Callable[[float | None], str]) -> str:
+    return "" if value is None else f"paper {text(value)}"
+
+
+def _cell(text: str, value: float | None, *, kind: str = "", published: str = "") -> str:
+    """Return a cell that sorts by its value, last without one; what the paper has stands below."""
     sort = "" if value is None else f' data-value="{value!r}"'
-    return f"<td{sort}{f' class={kind}' if kind else ''}>{escape(text)}</td>"
+    below = f"<small>{escape(published)}</small>" if published else ""
+    return f"<td{sort}{f' class={kind}' if kind else ''}>{escape(text)}{below}</td>"
 
 
 def _sortable(title: str) -> str:
@@ -212,7 +218,12 @@ def _settings_table(place: Place, rows: Sequence[Row]) -> str:
                 f'<div class="wide"><table><thead><tr><th scope="col">seed</th>{header}<th scope="col">algorithm</th>'
                 f"</tr></thead><tbody>{seeds}</tbody></table></div></details>"
             )
-    return f"<h3>{escape(str(place))}</h3>{''.join(lines)}"
+    return f"<details><summary>{escape(str(place))}</summary>{''.join(lines)}</details>"
+
+
+def _p_sentence(value: float | None) -> str | None:
+    text = p_text(value)
+    return None if value is None else text if text.startswith("<") else f"= {text}"
 
 
 def _asset(name: str) -> str:

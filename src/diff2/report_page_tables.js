@@ -9,10 +9,11 @@ function drawControls() {
     choices("epsilon", "epsilon", epsilons.map((epsilon) => [epsilon, String(epsilon)]), redraw),
     choices("accounting", "accounting", accountings.map((name) => [name, name]), redraw),
     choices("scale", "scale", [["usual", "usual"], ["log", "log"], ["linear", "linear"]], drawCharts),
-    checks([["bands", "bands"], ["seeds", "single seeds"], ["whole", "first rounds"],
+    checks([["bands", "bands"], ["seeds", "single seeds"], ["whole", "whole range"],
       ...(publishes ? [["published", "published values ◇"]] : [])], drawCharts)));
   document.getElementById("tuning-controls").replaceChildren(html("div", { class: "controls" },
-    choices("metric", "tuned", data.metrics.slice(0, 2).map((metric) => [metric.name, metric.title]), drawLandscapes)));
+    choices("metric", "tuned", data.metrics.slice(0, 2).map((metric) => [metric.name, metric.title]), drawLandscapes),
+    html("span", { id: "tuning-place", class: "place" })));
 }
 
 // Sort by a column: ascending, descending, as it was. Cells without a value stay last.
@@ -42,8 +43,8 @@ function makeSortable(table) {
 const chosenSlices = new Map();  // of each landscape: the values of the settings that are neither rows nor columns
 
 function drawLandscapes() {
-  const host = document.getElementById("landscapes");
-  host.replaceChildren(...data.landscapes
+  document.getElementById("tuning-place").textContent = `at epsilon ${state.epsilon}, ${state.accounting} accounting, as chosen above`;
+  document.getElementById("landscapes").replaceChildren(...data.landscapes
     .filter((one) => one.budget === null || (one.budget === state.epsilon && one.accounting === state.accounting))
     .map(landscape));
 }
@@ -54,7 +55,7 @@ function landscape(one) {
   const value = (point) => point[state.tuned];
   const lasting = one.points.filter((point) => value(point) !== null);
   const best = lasting.reduce((found, point) => (found === null || value(point) < value(found) ? point : found), null);
-  // The two settings with most values make rows and columns, the others are chosen by buttons.
+  // The first two settings make rows and columns, the others are chosen by buttons.
   const axes = one.axes.map((axis, index) => ({ ...axis, index }));
   const wide = axes.slice(0, 2), others = axes.slice(2);
   const name = `${one.method}|${one.accounting}|${one.budget}`;
@@ -75,22 +76,28 @@ function landscape(one) {
   const sorted = lasting.map(value).sort((a, b) => a - b);
   const low = Math.log(sorted[0]), high = Math.log(sorted[Math.floor(0.9 * (sorted.length - 1))]);
   const strength = (found) => (high > low ? Math.max(0, Math.min(1, (high - Math.log(found)) / (high - low))) : 1);
+  const fixed = (found) => (found < 1e-3 || found >= 1e4 ? found.toExponential(2) : found.toPrecision(4));
+  const said = html("p", { class: "hint" });
   const rows = wide[0] ? wide[0].values : [""], columns = wide[1] ? wide[1].values : [""];
   const cell = (row, column) => {
     const point = shown.find((found) => (!wide[0] || found.at[0] === row) && (!wide[1] || found.at[1] === column));
     if (!point) return html("td", { class: "none" }, "");
-    const rates = point.rates.map(([rate, count]) => `${rate} (${count})`).join(", ");
-    const title = `${point.lasted} of ${point.seeds} seeds lasted; learning rates ${rates || "–"}; ${point.tried} runs`;
-    if (value(point) === null) return html("td", { class: "none", title }, "diverged");
-    return html("td", { class: point === best ? "least" : null, title, style: { "--share": `${Math.round(60 * strength(value(point)))}%` } },
-      show(value(point), 4), point.lasted < point.seeds ? html("small", {}, ` ${point.lasted}/${point.seeds}`) : null);
+    const where = axes.map((axis) => `${symbol(axis)} ${axis.values[point.at[axis.index]]}`).join(", ");
+    const rates = point.rates.map(([rate, count]) => `${rate} (${count} ${count === 1 ? "seed" : "seeds"})`).join(", ");
+    const text = `${where}${where ? ": " : ""}${rates ? `learning rate ${rates}` : "no learning rate lasted"}; ${point.tried} runs`;
+    const tell = () => { said.textContent = text; };
+    if (point === best || !said.textContent) tell();
+    const common = { tabindex: 0, "aria-description": text, onfocus: tell, onpointerenter: tell };
+    if (value(point) === null) return html("td", { class: "none", ...common }, "diverged");
+    return html("td", { class: point === best ? "least" : null, ...common, style: { "--share": `${Math.round(60 * strength(value(point)))}%` } },
+      fixed(value(point)), point.lasted < point.seeds ? html("small", {}, ` ${point.lasted}/${point.seeds}`) : null);
   };
   part.append(html("div", { class: "wide" }, html("table", {},
     wide[1] ? html("thead", {}, html("tr", {}, html("th", {}, `${symbol(wide[0])} \\ ${symbol(wide[1])}`),
       ...columns.map((item) => html("th", { scope: "col" }, String(item))))) : html("thead", {}),
     html("tbody", {}, ...rows.map((item, row) => html("tr", {},
       html("th", { scope: "row" }, wide[1] || !wide[0] ? String(item) : `${symbol(wide[0])} ${item}`),
-      ...columns.map((_, column) => cell(row, column))))))));
+      ...columns.map((_, column) => cell(row, column))))))), said);
   return part;
 }
 
