@@ -150,6 +150,12 @@ class Population:
         shares = [1 / m if self.weighting == "clients" else size / total for size in sizes]
         return [share / count for share, count in zip(shares, self._counts(clients, batch), strict=True)]
 
+    def count(self, client: int, batch: Batch, round: int) -> int:
+        """Return how many records of a client are in a batch that is not drawn by chance."""
+        together = (client,) if batch.size is None else self.participants(round)
+        clients = together if batch.clients is None else batch.clients
+        return int(self._counts(clients, batch)[clients.index(client)])
+
     def check(self, batch: Batch) -> None:
         """Refuse a batch that these clients cannot give, or that could not be priced."""
         if (batch.rate is not None) != (self.adjacency == ADD_OR_REMOVE_ONE):

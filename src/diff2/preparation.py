@@ -21,9 +21,11 @@ from .estimators import Algorithm
 from .gradients import Engine, build_engine
 from .losses import check_targets, resolve_loss
 from .metrics import ExactMetrics
-from .plans import plan
+from .plans import Opening, Plan, plan
 from .privacy import Budget, NoiseSource
+from .privacy.composition import FULL
 from .result import TrainResult
+from .rounds import SCALING
 from .routines import Averaging
 from .training import Callback, Training
 
@@ -93,6 +95,7 @@ def prepare(
     strict: bool = False,
     chunk_rows: int | None = None,
     by_client: bool = False,
+    opening: Opening | None = None,
 ) -> Training:
     """Check everything, build the run, and spend nothing yet.
 
@@ -112,6 +115,7 @@ def prepare(
         chunk_rows: records per pass through the engine; changes speed, not results.
         by_client: ask every client by itself, as sites of a federation are asked: the same bytes as theirs under one
             seed, the same up to rounding as otherwise, and slower where clients are small.
+        opening: a release that the records were scaled by, made before this; part of the run and its budget.
     """
     one_of("output", output, OUTPUTS)
     if output == "uniform" and isinstance(getattr(algorithm, "routine", None), Averaging):
@@ -131,13 +135,15 @@ def prepare(
         unit=_unit(unit, owners),
         clients_per_round=clients_per_round,
         client_order=client_order,
+        opening_share=None if opening is None else opening.share,
     )
+    _check_opening(noise_plan, opening)
     example = people[0] if owners is None else Client(*(part[:6].unsqueeze(1) for part in people[0]))
     engine, stochastic = build_engine(
         model, loss_function, *example, dtype=dtype, device=where, chunk_rows=chunk_rows, grouped=owners is not None
     )  # fmt: skip
     _check_all_targets(engine, loss_function, people)
-    leaks = _declare_leaks(budget, metrics_every, holdout, leaks, strict)
+    leaks = declare_leaks(budget, metrics_every, holdout, leaks, strict)
     held = None if holdout is None else as_pair("holdout", holdout, loss_function, dtype=dtype, device=where)
 
     def cohort(noise: NoiseSource) -> LocalCohort | ClientwiseCohort:
@@ -167,7 +173,21 @@ def prepare(
         directory=directory,
         resume=resume,
         leaks=leaks,
+        opening=opening,
     )
+
+
+def _check_opening(noise_plan: Plan, opening: Opening | None) -> None:
+    """Refuse a release before the first round that is not the one which the plan has paid for."""
+    if opening is None:
+        return
+    expected = (0, SCALING, noise_plan.multipliers[SCALING], FULL, None)
+    entry = opening.entry
+    if (entry.round, entry.purpose, entry.multiplier, entry.sampling, entry.members) != expected:
+        raise InvalidArgument(
+            f"the release before the first round, {entry}, is not the one that was planned: expected round, purpose, "
+            f"multiplier, sampling and members {expected}; plan and release with the same settings"
+        )
 
 
 def _placement(
@@ -190,7 +210,7 @@ def _check_all_targets(engine: Engine, loss: Loss, people: list[Client]) -> None
         check_targets(loss, client.targets, shape)
 
 
-def _declare_leaks(
+def declare_leaks(
     budget: Budget, metrics_every: int | None, holdout: Any, leaks: Sequence[str], strict: bool
 ) -> tuple[str, ...]:
     """Warn of everything that will leave without noise; return it for the guarantee."""

@@ -98,7 +98,7 @@ class SRNSGD(Estimator):
             mean = round.cohort.clipped_gradient(round.params, self.clip_gradient, round=round.number, batch=batch)
         else:
             # The same radius in the whole epoch, for the noise of a node must have one scale.
-            radius = self.clip_smoothness * self._longest_path(epoch, round)
+            radius = self.clip_smoothness * self.longest_path(epoch, round)
             mean = round.cohort.clipped_difference(round.params, before, radius, round=round.number, batch=batch)
         restart = purpose == GRADIENT
         release = round.release_leaf(mean, purpose, leaf=j, leaves=self.batches)
@@ -114,7 +114,7 @@ class SRNSGD(Estimator):
     def _purpose(self, epoch: int) -> str:
         return GRADIENT if epoch % self.restart_epochs == 0 else DIFFERENCE
 
-    def _longest_path(self, epoch: int, round: Round) -> float:
+    def longest_path(self, epoch: int, round: Round) -> float:
         """Return the longest that any M steps can be which end in this epoch: between two visits of a batch."""
         routine = _moving(self.routine)
         start = epoch * self.batches

@@ -1,0 +1,122 @@
+"""The agreement: everything the parties of a run settle beforehand, in plain values. Everything but the records.
+
+The server sends it, every site reads it with the same checks as a run file, holds it against its own policy, and from
+then on answers only questions that belong to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._fields import from_table
+from ..assembly import described, plain
+from ..data import Encoding
+from ..errors import InvalidArgument
+from ..estimators import ALGORITHMS, Algorithm
+from ..models import mlp
+from ..runfile import ModelSettings, PrivacySettings, RunSettings, named
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What is trained, how, and under which guarantee."""
+
+    algorithm: Algorithm
+    model: ModelSettings
+    privacy: PrivacySettings
+    run: RunSettings
+    encoding: Encoding  # columns, their public ranges, classes
+    group_column: str | None = None  # names the owner of a record, where owners are protected
+
+    @property
+    def unit(self) -> str:
+        """What is protected."""
+        return "owner" if self.group_column is not None else self.privacy.unit
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the parameters."""
+        dtype: torch.dtype = getattr(torch, self.run.dtype)
+        return dtype
+
+    def build_model(self) -> nn.Module:
+        """Return the model at its starting point."""
+        return mlp(len(self.encoding.inputs), self.encoding.outputs, **asdict(self.model)).to(self.dtype)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "format": FORMAT,
+            "algorithm": described(self.algorithm),
+            "model": {"name": "mlp", **plain(asdict(self.model))},
+            "privacy": plain(asdict(self.privacy)),
+            "run": plain(asdict(self.run)),
+            "encoding": self.encoding.to_json(),
+            "group_column": self.group_column,
+        }
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 by which the parties see that they agree on the same."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
+
+
+def read_agreement(fields: Any) -> Agreement:
+    """Return what :meth:`Agreement.to_json` described; unknown names and keys are refused, nothing is imported."""
+    if not isinstance(fields, Mapping) or fields.get("format") != FORMAT:
+        raise InvalidArgument("the agreement is not one of this version of diff2; all parties need the same version")
+    missing = sorted({"algorithm", "model", "privacy", "run", "encoding", "group_column"} - set(fields))
+    if missing:
+        raise InvalidArgument(f"the agreement says nothing of {missing}")
+    tables = {name: _table(name, fields[name]) for name in ("algorithm", "model", "privacy", "run", "encoding")}
+    _refuse_foreign_code(tables["algorithm"])
+    if tables["model"].pop("name", None) != "mlp":
+        raise InvalidArgument("expected the model to be 'mlp'; other models cannot be described in an agreement yet")
+    try:
+        encoding = Encoding.from_json(tables["encoding"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidArgument(f"the encoding of the agreement is damaged ({type(error).__name__})") from None
+    group = fields["group_column"]
+    if group is not None and not isinstance(group, str):
+        raise InvalidArgument("expected group_column to be the name of a column")
+    return Agreement(
+        algorithm=named("algorithm", tables["algorithm"], ALGORITHMS),
+        model=from_table(ModelSettings, "model", tables["model"]),
+        privacy=from_table(PrivacySettings, "privacy", tables["privacy"]),
+        run=from_table(RunSettings, "run", tables["run"]),
+        encoding=encoding,
+        group_column=group,
+    )
+
+
+def _table(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(f"expected [{name}] of the agreement to be a table")
+    return {} if name == "encoding" and not value else _without_none(value) if name != "encoding" else dict(value)
+
+
+def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table without what was left out; a run file has no word for it either."""
+    return {
+        key: _without_none(value) if isinstance(value, Mapping) else value
+        for key, value in table.items()
+        if value is not None
+    }
+
+
+def _refuse_foreign_code(table: Mapping[str, Any]) -> None:
+    """Refuse names that would import something: a party must not choose what another executes."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            _refuse_foreign_code(value)
+        elif key == "optimizer" and "." in str(value):
+            raise InvalidArgument(f"optimizer={value!r} is not one of torch.optim; an agreement cannot name other code")

@@ -1,0 +1,156 @@
+"""The server's side of a run: find the sites, agree, and train through a ``RemoteCohort``.
+
+The run lives in its directory, with the same ledger and checkpoint as any other; the engine that carries the messages
+may be restarted under it as often as needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from .._validate import positive
+from ..assembly import assemble
+from ..errors import CheckpointError, InvalidArgument
+from ..gradients import build_engine
+from ..losses import resolve_loss
+from ..plans import plan
+from ..preparation import declare_leaks
+from ..privacy import NoiseSource
+from ..training import Training
+from .agreement import Agreement
+from .cohort import Exchange, RemoteCohort, answers
+from .faults import BadAnswer, SitesMissing
+from .messages import Message, write
+from .requests import CLOSE_RUN, DESCRIBE, OPEN
+from .transport import Transport
+
+
+def prepare_at_sites(
+    agreement: Agreement,
+    transport: Transport,
+    sites: Sequence[str],
+    *,
+    timeout: float = 60.0,
+    directory: str | os.PathLike[str],
+    resume: bool = False,
+    watch: Callable[[Exchange], None] = lambda exchange: None,
+    strict: bool = False,
+) -> Training:
+    """Agree with all sites and build the run; spend nothing yet. Use :func:`close_run` when it is done.
+
+    Args:
+        sites: the clients of the run, in this order. All must be there, in every round.
+        timeout: seconds a site has for an answer.
+        directory: keeps ledger, checkpoint and the name of the run.
+        resume: go on with the run in ``directory``, or start it if there is none.
+        watch: called after every exchange with the sites.
+    """
+    positive("timeout", timeout)
+    if agreement.run.metrics_every is not None:
+        raise InvalidArgument("metrics_every computes exact values from all records; at sites that is not possible")
+    require_members(transport, sites)
+    told = {"agreement": agreement.to_json()}
+    described = answers(
+        transport.broadcast(write(Message(DESCRIBE, told)), sites, timeout), sites, timeout
+    )  # fmt: skip
+    sizes = [_size(site, described[site]) for site in sites]
+    settings, privacy = agreement.run, agreement.privacy
+    noise_plan = plan(
+        agreement.algorithm,
+        privacy.budget,
+        sizes,
+        weighting=settings.weighting,
+        accounting=privacy.accounting,
+        unit=agreement.unit,
+        clients_per_round=settings.clients_per_round,
+        client_order=settings.client_order,
+    )
+    name, loss = resolve_loss(agreement.encoding.loss)
+    grouped = agreement.unit == "owner"
+    engine, _ = build_engine(
+        agreement.build_model(), loss, *_example(agreement, grouped), dtype=agreement.dtype,
+        device=torch.device("cpu"), grouped=grouped,
+    )  # fmt: skip
+    leaks = declare_leaks(privacy.budget, None, None, (), strict)
+    run = _run_id(Path(directory), resume)
+
+    def opened(noise: NoiseSource) -> bytes:
+        """Open the run at all sites; return a hash of their hashes of their records."""
+        fields = {**told, "run": run, "sites": list(sites), "sizes": sizes}
+        replies = answers(transport.broadcast(write(Message(OPEN, fields)), sites, timeout), sites, timeout)
+        tags = [str(replies[site].fields.get("records")) for site in sites]
+        return hashlib.sha256("\n".join(tags).encode()).digest()
+
+    return assemble(
+        noise_plan,
+        engine,
+        cohort=lambda noise: RemoteCohort(
+            transport, sites, noise_plan.population, run, dtype=agreement.dtype, source=noise, timeout=timeout,
+            watch=watch,
+        ),
+        records_tag=opened,
+        metrics=lambda cohort: None,
+        settings={"loss": name, "model": asdict(agreement.model), "sites": list(sites), "run": run},
+        seed=settings.seed,
+        output=settings.output,
+        directory=directory,
+        resume=resume,
+        leaks=leaks,
+    )  # fmt: skip
+
+
+def close_run(training: Training, transport: Transport, timeout: float) -> list[str]:
+    """Tell the sites that the run is complete; return those that could not be told. They lose nothing by it."""
+    sites = training.settings["sites"]
+    replies = transport.broadcast(write(Message(CLOSE_RUN, {"run": training.settings["run"]})), sites, timeout)
+    return [site for site in sites if site not in replies.answers]
+
+
+def require_members(transport: Transport, sites: Sequence[str]) -> None:
+    """Refuse to begin without all sites of the run."""
+    present = transport.members()
+    missing = [site for site in sites if site not in present]
+    if missing:
+        raise SitesMissing(
+            f"{', '.join(map(repr, missing))} of the run's {len(sites)} sites are not there; present: "
+            f"{', '.join(map(repr, present)) or 'none'}. Start them, then begin or resume the run"
+        )
+
+
+def _size(site: str, description: Message) -> int:
+    size = description.fields.get("size")
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1 or description.fields.get("site") != site:
+        raise BadAnswer(f"site {site!r} does not describe itself properly")
+    return size
+
+
+def _example(agreement: Agreement, grouped: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return made-up records of the agreed shape, on which the engine tries the model."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(6, len(agreement.encoding.inputs), generator=generator, dtype=torch.float64)
+    if agreement.encoding.classes is None:
+        targets = torch.randn(6, 1, generator=generator, dtype=torch.float64).to(agreement.dtype)
+    else:
+        targets = torch.arange(6) % len(agreement.encoding.classes)
+    example = (inputs.to(agreement.dtype), targets)
+    return (example[0].unsqueeze(1), example[1].unsqueeze(1)) if grouped else example
+
+
+def _run_id(directory: Path, resume: bool) -> str:
+    """Return the name by which the sites know the run; drawn once, and kept."""
+    path = directory / "run-id"
+    if path.exists():
+        if not resume:
+            raise CheckpointError(f"{path} exists: resume that run (resume=True), or choose another directory")
+        return path.read_text(encoding="utf-8").strip()
+    directory.mkdir(parents=True, exist_ok=True)
+    name = secrets.token_hex(16)
+    path.write_text(name + "\n", encoding="utf-8")
+    return name

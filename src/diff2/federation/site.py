@@ -1,0 +1,292 @@
+"""A site: it holds its own records, answers questions about them with clipped sums, and defends itself.
+
+The site clips, not the server. It answers a question only if the question belongs to an agreement that its policy
+allows, is well-formed, has a radius within the agreed formula, and was not answered before with other content. What it
+refuses, it says to both sides, and writes down. Formal guarantee: ``answer`` returns nothing but a description that the
+policy allows, sums that ``ClientSums`` has clipped, or a refusal; whatever bytes it is given.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from .. import checkpoint as checkpoints
+from .._version import __version__
+from ..clientwise import ClientSums
+from ..errors import Diff2Error, InvalidArgument
+from ..gradients import build_engine
+from ..losses import resolve_loss
+from ..population import Population
+from ..privacy import NoiseSource
+from ..privacy.noise import KEY_BYTES
+from .agreement import Agreement, read_agreement
+from .faults import BadMessage, Refusal
+from .messages import Message, digest, read, refusal, write
+from .policy import Policy, SiteFile
+from .questions import CLOSE, DIFFERENCE, GRADIENT, agreed_questions
+from .requests import (
+    ANSWER,
+    CLOSE_RUN,
+    CLOSED,
+    DESCRIBE,
+    DESCRIPTION,
+    OPEN,
+    OPENED,
+    Asked,
+    as_array,
+    read_question,
+    whole_number,
+)
+from .site_ledger import AnswerLine, RunLine, SiteLedger
+from .site_records import SiteRecords, load_records
+
+LOG = logging.getLogger("diff2.site")
+RUN_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class _OpenRun(NamedTuple):
+    """A run this site takes part in."""
+
+    agreement: Agreement
+    population: Population
+    client: int  # which of the clients this site is
+    sums: ClientSums
+    dimension: int
+
+
+class Site:
+    """One owner's side of a federation."""
+
+    _lock = threading.Lock()  # of all sites in a process: PyTorch's generator, which dropout draws from, is shared
+
+    def __init__(self, name: str, load: Callable[[Agreement], SiteRecords], policy: Policy, directory: Path):
+        """Take part as ``name``.
+
+        Args:
+            load: returns the records, encoded as an agreement says.
+            directory: keeps the ledger and the keys of unfinished runs.
+        """
+        self.name = name
+        self.policy = policy
+        self.ledger = SiteLedger(directory / "ledger.jsonl", name)
+        self._load = load
+        self._directory = directory
+        self._runs: dict[str, _OpenRun] = {}
+        self._loaded: tuple[str, SiteRecords] | None = None
+        self._last: tuple[str, bytes] = ("", b"")  # digest of the last request, and its answer
+
+    def answer(self, payload: bytes) -> bytes:
+        """Return the answer to a request, or a refusal; never raises, never hangs on bad bytes."""
+        with self._lock:
+            run = ""
+            try:
+                message = read(payload)
+                run = str(message.fields.get("run", ""))[:32]
+                return self._answered(message, payload)
+            except (Refusal, BadMessage) as error:
+                return self._refused(run, str(error))
+            except Exception:
+                # The reason may speak of records, so it stays here.
+                LOG.exception("site %s could not answer", self.name)
+                return self._refused(run, "an error at the site; its own log says which")
+
+    def _refused(self, run: str, reason: str) -> bytes:
+        LOG.warning("site %s refused: %s", self.name, reason)
+        self.ledger.refuse(run if RUN_ID.fullmatch(run) else "", reason)
+        return refusal(f"site {self.name!r}: {reason}")
+
+    def _answered(self, message: Message, payload: bytes) -> bytes:
+        if message.kind == DESCRIBE:
+            return write(self._describe(message))
+        if message.kind == OPEN:
+            return write(self._open(message))
+        run = message.fields.get("run")
+        if not isinstance(run, str) or run not in self.ledger.runs:
+            raise Refusal("the question belongs to no run that this site has agreed to")
+        if message.kind == CLOSE_RUN:
+            return write(self._close(run))
+        if message.kind not in (GRADIENT, DIFFERENCE):
+            raise BadMessage(f"a request of kind {message.kind!r}")
+        if run in self.ledger.ended:
+            raise Refusal("the run is complete; no further question of it is answered")
+        if run not in self._runs:
+            raise Refusal("the run is not open; open it first")
+        return self._sum(self._runs[run], message, payload)
+
+    def _describe(self, message: Message) -> Message:
+        agreement = _agreement(message)
+        self.policy.check(agreement)
+        records = self._records(agreement)
+        return Message(DESCRIPTION, {"site": self.name, "size": records.client.size, "version": __version__})
+
+    def _open(self, message: Message) -> Message:
+        fields, agreement = message.fields, _agreement(message)
+        run, sites, sizes = fields.get("run"), fields.get("sites"), fields.get("sizes")
+        if not isinstance(run, str) or not RUN_ID.fullmatch(run):
+            raise BadMessage("expected run to be 32 hexadecimal digits")
+        if not isinstance(sites, list) or not isinstance(sizes, list) or len(sites) != len(sizes):
+            raise BadMessage("expected sites and sizes to be lists of the same length")
+        if sites.count(self.name) != 1:
+            raise Refusal("this site is not among the sites of the run")
+        population = Population(
+            tuple(whole_number({"size": size}, "size") for size in sizes), agreement.run.weighting, agreement.unit,
+            agreement.run.clients_per_round, agreement.run.client_order, agreement.algorithm.adjacency,
+        )  # fmt: skip
+        agreement.algorithm.check(population, agreement.privacy.budget.private)
+        agreement.algorithm.routine.check(population, agreement.privacy.budget.private)
+        index, records = sites.index(self.name), self._records(agreement)
+        if population.sizes[index] != records.client.size:
+            raise Refusal("the size stated for this site is not the one it told")
+        known = self.ledger.runs.get(run)
+        if run in self.ledger.ended:
+            raise Refusal("the run is complete; it cannot be opened again")
+        if known is None:
+            self.policy.check_total(agreement, self.ledger.epsilon, self.ledger.delta)
+        source = self._source(run, agreement.run.seed, known is None)
+        line = RunLine(
+            run, agreement.digest, agreement.algorithm.name,
+            agreement.privacy.epsilon if agreement.run.seed is None else float("inf"), agreement.privacy.delta,
+            tuple(map(str, sites)), population.sizes,
+            checkpoints.records_tag(source.key, [[*records.client, *_present(records.owners)]]).hex(),
+        )  # fmt: skip
+        if known is not None and known != line:
+            changed = [name for name in RunLine._fields if getattr(known, name) != getattr(line, name)]
+            raise Refusal(f"the run was agreed to with other {' and '.join(changed)}; start a new run")
+        self._runs = {run: self._engaged(agreement, population, index, records, source)}  # one run at a time
+        if known is None:
+            self.ledger.agree(line)
+        LOG.info("site %s takes part in run %s with %d records", self.name, run, records.client.size)
+        return Message(OPENED, {"run": run, "site": self.name, "records": line.records})
+
+    def _engaged(
+        self, agreement: Agreement, population: Population, index: int, records: SiteRecords, source: NoiseSource
+    ) -> _OpenRun:
+        _, loss = resolve_loss(agreement.encoding.loss)
+        client, grouped = records.client, records.owners is not None
+        example = [part[:6].unsqueeze(1) for part in client] if grouped else list(client)
+        engine, stochastic = build_engine(
+            agreement.build_model(), loss, *example, dtype=agreement.dtype, device=torch.device("cpu"), grouped=grouped
+        )
+        sums = ClientSums(
+            engine, client, index, population, source=source, stochastic=stochastic, owners=records.owners
+        )  # fmt: skip
+        return _OpenRun(agreement, population, index, sums, len(engine.flat))
+
+    def _close(self, run: str) -> Message:
+        self.ledger.end(run)
+        self._runs.pop(run, None)
+        self._key_path(run).unlink(missing_ok=True)
+        return Message(CLOSED, {"run": run, "site": self.name})
+
+    def _sum(self, run: _OpenRun, message: Message, payload: bytes) -> bytes:
+        asked = read_question(message, run.dimension, run.agreement.dtype)
+        self._check(run, asked)
+        request = digest(payload)
+        known = self.ledger.answered(asked.run, (asked.round, asked.kind, asked.step))
+        if known is not None and known.request != request:
+            raise Refusal(
+                f"the {asked.kind} of round {asked.round}, step {asked.step}, was answered already, to a question with "
+                "other content; a second answer would be a second release"
+            )
+        if self._last[0] == request:
+            return self._last[1]
+        value = self._computed(run, asked)
+        count = None if asked.batch.rate is not None else self._count(run, asked)
+        answer = write(Message(ANSWER, {"request": request, "count": count}, {"value": as_array(value)}))
+        if known is None:
+            line = AnswerLine(asked.run, asked.round, asked.kind, asked.step, asked.radius, request, digest(answer))
+            self.ledger.record(line)
+        elif known.answer != digest(answer):
+            raise Refusal(
+                f"the {asked.kind} of round {asked.round}, step {asked.step}, was answered before and would now come "
+                "out differently (another machine, or another version?); start a new run"
+            )
+        self._last = (request, answer)
+        return answer
+
+    def _check(self, run: _OpenRun, asked: Asked) -> None:
+        """Refuse a question that does not belong to the agreement."""
+        found = agreed_questions(run.agreement.algorithm, run.population, asked.round, run.client)
+        agreed = [
+            question
+            for question in found
+            if (question.kind, question.step, question.batch) == (asked.kind, asked.step, asked.batch)
+        ]
+        if not agreed:
+            raise Refusal(
+                f"the agreed algorithm does not ask this site for a {asked.kind} of step {asked.step} with "
+                f"{asked.batch} in round {asked.round}"
+            )
+        previous = asked.params if asked.previous is None else asked.previous
+        largest = agreed[0].radius(asked.params, previous)
+        if asked.radius > largest * (1 + CLOSE) or asked.inner != agreed[0].inner:
+            raise Refusal(
+                f"the {asked.kind} of round {asked.round} asks for the radius {asked.radius:g} (inner "
+                f"{asked.inner:g}); the agreed formula allows {largest:g} (inner {agreed[0].inner:g})"
+            )
+
+    def _computed(self, run: _OpenRun, asked: Asked) -> torch.Tensor:
+        options: dict[str, Any] = {"round": asked.round, "batch": asked.batch, "step": asked.step}
+        if asked.previous is None:
+            return run.sums.gradient(asked.params, asked.radius, remember=asked.remember, **options)
+        return run.sums.difference(asked.params, asked.previous, asked.radius, inner=asked.inner, **options)
+
+    @staticmethod
+    def _count(run: _OpenRun, asked: Asked) -> int:
+        return run.population.count(run.client, asked.batch, asked.round)
+
+    def _records(self, agreement: Agreement) -> SiteRecords:
+        """Return the records this site trains on, read once."""
+        key = repr((agreement.encoding, agreement.dtype, agreement.group_column))
+        if self._loaded is None or self._loaded[0] != key:
+            try:
+                records = self._load(agreement)
+            except Diff2Error:
+                LOG.exception("site %s cannot read its records", self.name)
+                raise Refusal("the site's records cannot be used as agreed; its own log says why") from None
+            self._loaded = (key, records)
+        records = self._loaded[1]
+        if records.client.size < max(self.policy.smallest_size, self.policy.told_size or 1):
+            raise Refusal("the site has fewer records than its policy demands")
+        return records if self.policy.told_size is None else records.first(self.policy.told_size)
+
+    def _source(self, run: str, seed: int | None, new: bool) -> NoiseSource:
+        """Return where batches and masks are drawn from: the site's own secret, unless the run is seeded."""
+        if seed is not None:
+            return NoiseSource.from_seed(seed)
+        path = self._key_path(run)
+        if new and not path.exists():
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secrets.token_bytes(KEY_BYTES))
+        if not path.exists() or path.stat().st_size != KEY_BYTES:
+            raise Refusal("the key of this run is gone from the site, so it cannot go on; start a new run")
+        return NoiseSource(path.read_bytes(), private=True)
+
+    def _key_path(self, run: str) -> Path:
+        return self._directory / f"{run}.key"
+
+
+def site_from_file(name: str, file: SiteFile) -> Site:
+    """Return the site that a site.toml describes."""
+    return Site(name, lambda agreement: load_records(file, agreement), file.policy, file.directory)
+
+
+def _agreement(message: Message) -> Agreement:
+    try:
+        return read_agreement(message.fields.get("agreement"))
+    except InvalidArgument as error:
+        raise Refusal(f"the agreement cannot be accepted: {error}") from None
+
+
+def _present(owners: torch.Tensor | None) -> list[torch.Tensor]:
+    return [] if owners is None else [owners]

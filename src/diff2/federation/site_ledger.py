@@ -1,0 +1,142 @@
+"""A site's own ledger: every run it agreed to, every question it answered, every one it refused. Append-only.
+
+It is the site's memory across restarts: a question that was answered is answered with the same bytes again, and with
+no others. Lines are in the file before the answer leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import LedgerError
+
+FORMAT = 1
+KINDS = ("site", "run", "answer", "refusal", "end")
+Label = tuple[int, str, int]  # round, kind of the question, step
+
+
+class RunLine(NamedTuple):
+    """A run this site agreed to."""
+
+    run: str
+    agreement: str  # SHA-256
+    algorithm: str
+    epsilon: float
+    delta: float
+    sites: tuple[str, ...]
+    sizes: tuple[int, ...]
+    records: str  # a keyed hash of the records, which says nothing without the key
+
+
+class AnswerLine(NamedTuple):
+    """A question that was answered."""
+
+    run: str
+    round: int
+    question: str
+    step: int
+    radius: float
+    request: str  # SHA-256 of the whole request
+    answer: str  # and of the answer
+
+    @property
+    def label(self) -> Label:
+        return self.round, self.question, self.step
+
+
+class SiteLedger:
+    """The lines of one site, in memory and in ``path``."""
+
+    def __init__(self, path: Path, site: str):
+        """Open the ledger, or start it. A last line cut off by a crash was never answered, and is dropped."""
+        self.path = path
+        self.runs: dict[str, RunLine] = {}
+        self.ended: set[str] = set()
+        self._answers: dict[str, dict[Label, AnswerLine]] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size:
+            self._read(site)
+        if not path.exists() or not path.stat().st_size:
+            self._write({"kind": "site", "format": FORMAT, "site": site})
+
+    @property
+    def epsilon(self) -> float:
+        """The sum of the epsilons of all runs that were agreed to, finished or not."""
+        return math.fsum(run.epsilon for run in self.runs.values())
+
+    @property
+    def delta(self) -> float:
+        return math.fsum(run.delta for run in self.runs.values())
+
+    def answered(self, run: str, label: Label) -> AnswerLine | None:
+        """Return what was answered to the question with this label, if it was."""
+        return self._answers.get(run, {}).get(label)
+
+    def count(self, run: str) -> int:
+        """Return how many questions of a run were answered."""
+        return len(self._answers.get(run, {}))
+
+    def agree(self, line: RunLine) -> None:
+        """Write down a run."""
+        self._write({"kind": "run", **_plain(line)})
+        self.runs[line.run] = line
+
+    def record(self, line: AnswerLine) -> None:
+        """Write down an answer, before it leaves."""
+        self._write({"kind": "answer", **_plain(line)})
+        self._answers.setdefault(line.run, {})[line.label] = line
+
+    def refuse(self, run: str, reason: str) -> None:
+        """Write down a refusal."""
+        self._write({"kind": "refusal", "run": run, "reason": reason})
+
+    def end(self, run: str) -> None:
+        """Write down that a run is complete: no question of it is answered any more."""
+        if run not in self.ended:
+            self._write({"kind": "end", "run": run, "answers": self.count(run)})
+            self.ended.add(run)
+
+    def _read(self, site: str) -> None:
+        data = self.path.read_bytes()
+        *lines, rest = data.split(b"\n")
+        if rest:
+            os.truncate(self.path, len(data) - len(rest))
+        for number, text in enumerate(lines, start=1):
+            try:
+                fields = json.loads(text)
+                kind = fields.pop("kind")
+                if kind not in KINDS or (kind == "site") != (number == 1):
+                    raise ValueError(kind)
+                self._take(kind, fields, site)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise LedgerError(
+                    f"{self.path}, line {number}: not a line of this site's ledger ({error!r}); restore it from a copy"
+                ) from None
+
+    def _take(self, kind: str, fields: dict[str, Any], site: str) -> None:
+        if kind == "site" and (fields["format"], fields["site"]) != (FORMAT, site):
+            raise ValueError(f"it belongs to site {fields['site']!r}")
+        if kind == "run":
+            numbers = {name: float(fields[name]) for name in ("epsilon", "delta")}
+            line = RunLine(**{**fields, **numbers, "sites": tuple(fields["sites"]), "sizes": tuple(fields["sizes"])})
+            self.runs[line.run] = line
+        if kind == "answer":
+            answer = AnswerLine(**{**fields, "radius": float(fields["radius"])})
+            self._answers.setdefault(answer.run, {})[answer.label] = answer
+        if kind == "end":
+            self.ended.add(fields["run"])
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+
+
+def _plain(line: NamedTuple) -> dict[str, Any]:
+    return {
+        name: repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in line._asdict().items()
+    }
