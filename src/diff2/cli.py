@@ -12,9 +12,11 @@ from typing import Annotated
 import typer
 
 from ._version import __version__
-from .console import command, counting_bar, emit_json, ending, upward
+from .console import command, emit_json, ending, upward
 from .data_cli import data_app
-from .reports import account_document, show_account, show_comparison, show_demo, show_forecast, show_run
+from .experiments_cli import COMPARE_HELP, REPRODUCE_HELP, compare, reproduce
+from .options import DataDir, Json, Quiet, RunToml, Seed
+from .reports import account_document, show_account, show_demo, show_forecast, show_run
 
 app = typer.Typer(
     name="diff2",
@@ -27,17 +29,6 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app)
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no report; only warnings and errors.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Make the noise repeatable. The run is then NOT private.")]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR", help="Look up tables there, too, if they are not beside the run file; then in $DIFF2_DATA."
-    ),
-]
-RunToml = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file; docs/run-file.md describes it.")]
 
 
 def main() -> None:
@@ -180,57 +171,14 @@ def account(
             )
 
 
-COMPARE_HELP = (
-    "Train several algorithms on the same records, budgets and seeds; print a table and draw a figure.\n\n"
-    "The run file's \\[algorithm] and \\[routine] are the base; a table \\[compare.NAME] changes it for one method. "
-    "Runs that are in DIR already are not made again, so the same command goes on after Ctrl-C or a crash.\n\n"
-    "A comparison is NOT private: it shows exact losses. Use public data."
-)
-
-
-@app.command(
+app.command(
     help=COMPARE_HELP,
     epilog="Example: diff2 compare experiments/compare/randhie.toml --algorithms dpgd,diff2 --seeds 3 --out compared",
-)
-def compare(
-    run_file: RunToml,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs, tables and figures go.")],
-    algorithms: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="Methods; by default all \\[compare.NAME] tables.")
-    ] = None,
-    epsilon: Annotated[
-        str | None, typer.Option(metavar="E,...", help="Budgets; by default the one of \\[privacy].")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ... of noise and starting point.")] = 5,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, one thread each.")] = 1,
-    data_dir: DataDir = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Train several algorithms on the same records, budgets and seeds; print a table and draw a figure."""
-    budgets = None if epsilon is None else parse_epsilons(epsilon)
-    names = None if algorithms is None else [name.strip() for name in algorithms.split(",")]
-    again: list[object] = ["diff2", "compare", run_file]
-    again += ["--algorithms", algorithms] if algorithms is not None else []
-    again += ["--epsilon", epsilon] if epsilon is not None else []
-    again += ["--seeds", seeds, "--out", out]
-    local = [*(["--data-dir", data_dir] if data_dir is not None else []), *(["--jobs", jobs] if jobs > 1 else [])]
-    with ending(f"what is finished is kept; go on with: {command(*again, *local)}"):
-        from .comparison import compare as run_comparison
-        from .runfile import read_compare_file
-        from .scores import document, draw_figures, summaries, write_tables
-
-        with counting_bar("comparing", show=False if quiet or as_json else None) as report:
-            found = run_comparison(
-                read_compare_file(run_file, data_dir), out, names=names, epsilons=budgets, seeds=seeds, jobs=jobs,
-                report=report,
-            )  # fmt: skip
-        rows, figures = summaries(found), draw_figures(found)
-        write_tables(found, rows, command(*again))
-        if as_json:
-            emit_json(document(found, rows, figures))
-        elif not quiet:
-            show_comparison(found, rows, figures)
+)(compare)
+app.command(
+    help=REPRODUCE_HELP,
+    epilog="Example: diff2 reproduce --dataset california_housing --grid reduced --seeds 1 --data-dir data --out found",
+)(reproduce)
 
 
 @app.command(epilog="Example: diff2 demo --out diff2-demo")
@@ -266,15 +214,3 @@ def parse_sizes(text: str) -> list[int]:
             raise typer.BadParameter(f"expected sizes like 1651x10 or 1651,1200, got {text!r}", param_hint="--sizes")
         sizes += [int(size)] * int(times or 1)
     return sizes
-
-
-def parse_epsilons(text: str) -> list[float]:
-    """Return budgets from ``"1,3"``.
-
-    >>> parse_epsilons("0.5, 3")
-    [0.5, 3.0]
-    """
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(f"expected numbers like 1,3, got {text!r}", param_hint="--epsilon") from None

@@ -2,7 +2,8 @@
 
 ``[tune.NAME]`` is a method as in a comparison (``methods.py``); its table ``grid`` holds lists of values, and every
 combination of them is tried, each with the learning-rate ladder. A key ``"routine.KEY"`` is one of the routine. With
-``ladder = false``, the learning rate is what the file says, and may itself be in the grid. ``[tune.NAME.reduced]`` is a
+``ladder = false``, the learning rate is what the file says, and may itself be in the grid; a run then ends early only
+where its loss is no longer a number. ``[tune.NAME.reduced]`` is a
 smaller grid for those who have less time.
 """
 

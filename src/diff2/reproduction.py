@@ -79,7 +79,7 @@ def reproduce(
         for method in grids
     }
     wanted = {climb.rungs[0].key: climb for climbs in places.values() for climb in climbs}
-    runs, trained = climb_all(list(wanted.values()), tables, file.ladder, directory, jobs=jobs, report=report)
+    runs, trained = climb_all(list(wanted.values()), tables, directory, jobs=jobs, report=report)
     by_name = {method.name: method for method in grids}
     found = Reproduced(
         name=_name(file),
@@ -145,14 +145,15 @@ def _name(file: TuneFile) -> str:
     return getattr(data, "dataset", None) or file.path.stem
 
 
-def find_experiment(dataset: str, folders: Sequence[Path]) -> Path:
-    """Return the file of a data set's experiment."""
-    places = [folder / f"{dataset}.toml" for folder in folders]
-    for place in places:
-        if place.is_file():
-            return place
+def find_experiment(dataset: str) -> Path:
+    """Return the file of an experiment: a path, or a name in experiments/paper, here or beside the sources."""
+    if dataset.endswith(".toml"):
+        return Path(dataset)
+    folders = [Path("experiments") / "paper", Path(__file__).parents[2] / "experiments" / "paper"]
+    for folder in folders:
+        if (folder / f"{dataset}.toml").is_file():
+            return folder / f"{dataset}.toml"
     known = sorted({path.stem for folder in folders if folder.is_dir() for path in folder.glob("*.toml")})
     raise InvalidArgument(
-        f"there is no experiment for --dataset {dataset} in {', '.join(str(folder) for folder in folders)}"
-        + (f"; known: {', '.join(known)}" if known else "")
+        f"there is no experiments/paper/{dataset}.toml; give the path of an experiment, or one of: {', '.join(known)}"
     )

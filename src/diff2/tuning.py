@@ -27,6 +27,7 @@ from .store import Run, RunStore
 from .trials import Setup, Trial, check_plans, one_thread, train_trial, trial_key
 
 TOKEN = "store-id"
+FOREVER = 10**9  # evaluations
 
 Report = Callable[[int, int], None]  # climbs finished, climbs in all
 
@@ -44,6 +45,7 @@ class Climb(NamedTuple):
 
     method: str
     setup: Setup
+    ladder: Ladder
     rungs: Sequence[Rung]
 
 
@@ -60,6 +62,8 @@ def climbs_of(
     """Return the climbs of one method for a budget and a seed."""
     if not grid.private:
         epsilon, accounting = math.inf, "exact"  # whatever the others get
+    if not grid.ladder:
+        ladder = replace(ladder, patience=FOREVER)  # nothing else would be tried in its place
     setup = setup._replace(privacy=replace(setup.privacy, accounting=accounting))
 
     def rung(settings: Mapping[str, Any], algorithm: Algorithm) -> Rung:
@@ -68,13 +72,14 @@ def climbs_of(
             trial_key(setup, digest, trial, patience=ladder.patience, tolerance=ladder.tolerance), settings, trial
         )
 
-    return [Climb(grid.name, setup, [rung(*step) for step in _steps(grid, ladder, point)]) for point in grid.points]
+    return [
+        Climb(grid.name, setup, ladder, [rung(*step) for step in _steps(grid, ladder, point)]) for point in grid.points
+    ]
 
 
 def climb_all(
     climbs: Sequence[Climb],
     tables: EncodedClients,
-    ladder: Ladder,
     directory: Path,
     *,
     jobs: int = 1,
@@ -88,7 +93,7 @@ def climb_all(
         check_plans(setup, tables, [climb.rungs[0].trial for climb in pending if climb.setup == setup])
     place = _shared_place(directory)
     report(0, len(pending))
-    for count, new in enumerate(_spread(pending, tables, ladder, known, place, jobs)):
+    for count, new in enumerate(_spread(pending, tables, known, place, jobs)):
         for run in new:
             store.add(run)
         report(count + 1, len(pending))
@@ -119,7 +124,6 @@ def _steps(grid: Grid, ladder: Ladder, point: Point) -> Iterator[tuple[Mapping[s
 def _spread(
     climbs: Sequence[Climb],
     tables: EncodedClients,
-    ladder: Ladder,
     known: Mapping[str, Run],
     place: Place,
     jobs: int,
@@ -129,20 +133,20 @@ def _spread(
 
     parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs")
     with one_thread():
-        yield from parallel(joblib.delayed(_climb)(climb, tables, ladder, _of(climb, known), place) for climb in climbs)
+        yield from parallel(joblib.delayed(_climb)(climb, tables, _of(climb, known), place) for climb in climbs)
 
 
 def _of(climb: Climb, runs: Mapping[str, Run]) -> dict[str, Run]:
     return {rung.key: runs[rung.key] for rung in climb.rungs if rung.key in runs}
 
 
-def _climb(climb: Climb, tables: EncodedClients, ladder: Ladder, known: Mapping[str, Run], place: Place) -> list[Run]:
+def _climb(climb: Climb, tables: EncodedClients, known: Mapping[str, Run], place: Place) -> list[Run]:
     """Try one rung after the other until one holds; return the runs that were not known."""
     store, runs = _joined(place), []
     for rung in climb.rungs:
         run = known.get(rung.key)
         if run is None:
-            watch = Watch(ladder)
+            watch = Watch(climb.ladder)
             run = train_trial(climb.setup, tables, rung.trial, watch)
             run = {"key": rung.key, "method": climb.method, "settings": dict(rung.settings), **run}
             run["survived"] = not watch.stopped
