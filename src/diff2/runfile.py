@@ -1,12 +1,13 @@
 """Run files: everything about a run in one TOML file, checked before a record is read.
 
 Tables: ``[data]``, ``[model]``, ``[algorithm]``, ``[routine]``, ``[privacy]`` and, optionally, ``[run]`` and
-``[compare]`` or ``[tune]``. An unknown table or key is an error that suggests the nearest one.
+``[compare]``, ``[tune]`` or ``[federation]``. An unknown table or key is an error that suggests the nearest one.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 import typing
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ._fields import from_table
-from ._validate import at_least, nearest, one_of
+from ._validate import at_least, nearest, one_of, positive
 from .data import BuiltinSettings, DatasetSettings, DataSettings, TableSettings
 from .data.partition import PARTITIONS
 from .data.places import DATA_VARIABLE
@@ -29,8 +30,11 @@ from .privacy import Budget
 from .privacy.calibration import ACCOUNTINGS
 from .routines import ROUTINES, Routine
 
-TABLES = ("data", "model", "algorithm", "routine", "privacy", "run", "compare", "tune", "published")
+TABLES = ("data", "model", "algorithm", "routine", "privacy", "run", "compare", "tune", "published", "federation")
+AT_SITES = "(at the sites)"  # stands for the file where a run file of a federation names none
 DTYPES = ("float32", "float64")
+
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 T = TypeVar("T")
 
@@ -97,6 +101,43 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
+class FederationSettings:
+    """``[federation]``: the sites of a run, which keep their records.
+
+    Args:
+        sites: their names, in the order of the clients; without them, the clients of ``[data]`` on this machine.
+        timeout: seconds a site has for an answer; then the run stops, with its checkpoint.
+        start_timeout: seconds to wait until the sites are there.
+        minimum_sites: the run begins with at least so many of the sites, and then keeps to those; by default all.
+        restarts: how often a run that stopped is taken up again as a new job.
+    """
+
+    sites: tuple[str, ...] = ()
+    timeout: float = 60.0
+    start_timeout: float = 120.0
+    minimum_sites: int | None = None
+    restarts: int = 3
+
+    def __post_init__(self) -> None:
+        positive("timeout", self.timeout)
+        positive("start_timeout", self.start_timeout)
+        at_least("restarts", self.restarts, 0)
+        for name in self.sites:
+            if not SITE_NAME.fullmatch(name) or name == "server":
+                raise InvalidArgument(
+                    f"expected sites to be names of letters, digits, '-' and '_', none of them 'server', got {name!r}"
+                )
+        if len(set(self.sites)) < len(self.sites):
+            raise InvalidArgument(f"a site is listed twice in sites={list(self.sites)!r}")
+        if self.minimum_sites is not None:
+            at_least("minimum_sites", self.minimum_sites, 1)
+            if self.minimum_sites > len(self.sites):
+                raise InvalidArgument(
+                    f"minimum_sites={self.minimum_sites} is more than the {len(self.sites)} sites that are listed"
+                )
+
+
+@dataclass(frozen=True)
 class RunFile:
     """A run file, read and checked."""
 
@@ -106,6 +147,7 @@ class RunFile:
     algorithm: Algorithm
     privacy: PrivacySettings
     run: RunSettings
+    federation: FederationSettings | None = None
 
 
 @dataclass(frozen=True)
@@ -210,9 +252,11 @@ def _check_tables(content: Mapping[str, Any]) -> None:
 
 def _run_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -> RunFile:
     routine = named("routine", _required(content, "routine"), ROUTINES)
+    federation = content.get("federation")
     return RunFile(
         path=path,
-        data=_data(content["data"], folders) if "data" in content else None,
+        data=_data(content["data"], folders, at_sites=federation is not None) if "data" in content else None,
+        federation=None if federation is None else from_table(FederationSettings, "federation", federation),
         algorithm=named("algorithm", _required(content, "algorithm"), ALGORITHMS, routine=routine),
         **_common(content),
     )
@@ -255,8 +299,10 @@ def _common(content: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _data(table: Mapping[str, Any], folders: list[Path]) -> DataSettings:
+def _data(table: Mapping[str, Any], folders: list[Path], *, at_sites: bool = False) -> DataSettings:
     sources = [key for key in ("dataset", "builtin", "file", "files") if key in table]
+    if at_sites and not sources:
+        return from_table(TableSettings, "data", {**table, "file": AT_SITES})
     if len(sources) > 1 and sources != ["file", "files"]:
         raise InvalidArgument(f"[data] has both {sources[0]} and {sources[1]}; leave one of them out")
     given: dict[str, Any] = {}
