@@ -145,7 +145,7 @@ def test_a_single_seed_shows_a_dash():
 
 def test_a_run_that_did_not_last_has_no_final_value_but_a_best_one(tmp_path):
     base = reproduced(tmp_path, seeds=2, epsilons=(3.0,), accountings=("paper",))
-    short = {"survived": False, "rounds": [20, 40, 60], "train_loss": [0.5, 0.4, None], "test_loss": [0.5, 0.4, None]}
+    short = {"survived": False, "rounds": [20, 40, 60], "train_loss": [0.5, 0.4, 0.7], "test_loss": [0.5, 0.4, 0.7]}
     changed = [
         one._replace(by_loss={**one.by_loss, **short}) if (one.method, one.seed) == ("diff2", 1) else one
         for one in base.tuned
@@ -157,8 +157,8 @@ def test_a_run_that_did_not_last_has_no_final_value_but_a_best_one(tmp_path):
     assert spread_text(cell["final"]) == "diverged (1 of 2)"
     assert cell["best"]["mean"] is not None
     drawn = band("DIFF2-GD", tuned_at(found, HERE, "diff2"), LOSS)
-    assert math.isfinite(drawn.mean[1])
-    assert all(math.isnan(value) for value in drawn.mean[2:])
+    assert math.isfinite(drawn.mean[2])
+    assert all(math.isnan(value) for value in drawn.mean[3:])
     assert all(path.stat().st_size for path in draw_figures(found, summaries(found), [".svg"]))
 
 

@@ -48,7 +48,7 @@ def _landscape(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _point(runs: Sequence[Run]) -> dict[str, Any]:
-    lasting = {}
+    lasting: dict[int, Run] = {}
     for run in runs:  # of several rates that lasted, the best
         best = lasting.get(run["seed"])
         if run["survived"] and (best is None or _loss(run) < _loss(best)):
