@@ -105,6 +105,9 @@ def reproduced(directory=Path("out"), *, runs=None, title="California Housing", 
         groups.setdefault((run["method"], run["accounting"], run["budget"], run["seed"]), []).append(run)
     methods = [pair for pair in options.get("methods", METHODS) if any(key[0] == pair[0] for key in groups)]
     private = [key for key in groups if key[2] is not None]
+    found = [tuned_of(group, dict(methods)[key[0]]) for key, group in groups.items()]
+    # A method without privacy is named again at every accounting and epsilon, as tuning does.
+    again = [one for one in found if one.budget is None for _ in range(len({key[1:3] for key in private}) - 1)]
     return Reproduced(
         name="california",
         title=title,
@@ -116,7 +119,7 @@ def reproduced(directory=Path("out"), *, runs=None, title="California Housing", 
         epsilons=sorted({key[2] for key in private}),
         accountings=list(dict.fromkeys(key[1] for key in private)),
         methods=methods,
-        tuned=[tuned_of(group, dict(methods)[key[0]]) for key, group in groups.items()],
+        tuned=[*found, *again],
         leaks=("scaling of 8 columns by the data's own mean and deviation",),
         records=16_512,
         clients=10,

@@ -88,6 +88,15 @@ def tuned_at(found: Reproduced, place: Place, method: str) -> list[Tuned]:
     return [here[seed] for seed in sorted(here)]
 
 
+def distinct(found: Reproduced) -> list[Tuned]:
+    """Return the best runs without repetition: a method without privacy may be named again at every place."""
+    once = {
+        (one.method, one.budget, one.accounting if one.budget is not None else None, one.seed): one
+        for one in found.tuned
+    }
+    return list(once.values())
+
+
 def summaries(found: Reproduced) -> list[Row]:
     """Return a row for each accounting, epsilon and method, with statistics of every metric."""
     return [
@@ -119,7 +128,7 @@ def _summary(found: Reproduced, place: Place, method: str, label: str) -> Row:
         "tried": sum(one.tried for one in tuned),
         "grid_points": max(one.settings for one in tuned),
         "seconds": float(np.mean([one.by_loss["seconds"] for one in tuned])),
-        "algorithms": {by: [str(getattr(one, by)["algorithm"]) for one in tuned] for by in chosen},
+        "algorithms": {by: [algorithm_text(getattr(one, by)) for one in tuned] for by in chosen},
         "settings": chosen,
         "usual": {by: usual(settings) for by, settings in chosen.items()},
         "metrics": {metric.name: _statistics(found, place, method, metric) for metric in metrics_of(found)},
@@ -201,6 +210,12 @@ def usual(settings: Sequence[Mapping[str, Any]]) -> Row:
     """
     (text, count), *_ = Counter(json.dumps(one) for one in settings).most_common()
     return {"settings": json.loads(text), "seeds": count}
+
+
+def algorithm_text(run: Run) -> str:
+    """Return all settings of a run's algorithm in one line, as its ledger has them."""
+    described = run["algorithm"]
+    return described if isinstance(described, str) else json.dumps(described)
 
 
 def notes(found: Reproduced) -> list[str]:

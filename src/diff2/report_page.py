@@ -16,7 +16,7 @@ from typing import Any
 
 from ._version import __version__
 from .figures import choose_styles
-from .findings import Metric, Place, Row, metrics_of, notes, places, rows_at
+from .findings import Metric, Place, Row, distinct, metrics_of, notes, places, rows_at
 from .landscape import landscapes
 from .reproduced import Reproduced, Run, Tuned
 from .tabulation import CHOSEN, DASH, SYMBOLS, epsilon_text, number_text, p_text, settings_text, spread_text, value_text
@@ -78,7 +78,7 @@ def page_data(found: Reproduced, rows: Sequence[Row], all_runs: Sequence[Run] = 
             for row in rows
             for metric in metrics
         ],
-        "curves": [curve for tuned in found.tuned for curve in _curves(tuned, metrics)],
+        "curves": [curve for tuned in distinct(found) for curve in _curves(tuned, metrics)],
         "symbols": SYMBOLS,
         "landscapes": landscapes(found, all_runs),
     }  # fmt: skip
@@ -136,7 +136,7 @@ def _facts(found: Reproduced) -> Iterator[tuple[str, str]]:
     yield "records", f"{found.records:,} of {found.clients} clients, {found.held_out:,} held out"
     yield "rounds", f"{found.rounds:,}"
     yield "seeds", f"{found.seeds}"
-    yield "grid", f"{found.grid}; {sum(tuned.tried for tuned in found.tuned):,} runs tried"
+    yield "grid", f"{found.grid}; {sum(tuned.tried for tuned in distinct(found)):,} runs tried"
     yield "this time", f"{found.trained:,} runs trained, {minutes:,.1f} minutes"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .findings import Metric, Row, best_value, metrics_of, notes, places, rows_at, tuned_at
+from .findings import Metric, Row, algorithm_text, best_value, metrics_of, notes, places, rows_at, tuned_at
 from .reproduced import Reproduced
 from .scores import plus_minus
 
@@ -78,7 +78,7 @@ def _settings_lines(found: Reproduced) -> Iterator[dict[str, Any]]:
                         **{key: run["settings"].get(key) for key in keys},
                         "spent_epsilon": run["epsilon"],
                         "runs_tried": tuned.tried,
-                        "algorithm": str(run["algorithm"]),
+                        "algorithm": algorithm_text(run),
                     }
 
 
