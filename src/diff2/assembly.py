@@ -20,7 +20,7 @@ from .cohort import Cohort
 from .errors import CheckpointError, InvalidArgument
 from .gradients import Engine
 from .metrics import ExactMetrics
-from .plans import Plan
+from .plans import Opening, Plan
 from .privacy import Ledger, Mechanism, NoiseSource
 from .training import Training, checkpoint_path, ledger_path
 
@@ -40,6 +40,7 @@ def assemble(
     directory: str | os.PathLike[str] | None,
     resume: bool,
     leaks: Sequence[str],
+    opening: Opening | None = None,
 ) -> Training:
     """Open or resume the run; spend nothing yet.
 
@@ -48,6 +49,7 @@ def assemble(
         records_tag: a hash of all records, which says nothing without the secret.
         metrics: exact metrics of the cohort, or None.
         settings: whatever else must be the same for a run to go on.
+        opening: a release that was made before the first round; it becomes the first line of the ledger.
     """
     algorithm, budget = noise_plan.algorithm, noise_plan.budget
     start = engine.flat.vector.clone()
@@ -56,6 +58,8 @@ def assemble(
     limit = noise_plan.mu if algorithm.adaptive and budget.private else None
     if limit is not None:
         header["filter_mu"] = limit
+    if opening is not None:
+        header["opening_share"] = opening.share
     whole = {
         **header,
         **settings,
@@ -66,10 +70,10 @@ def assemble(
         "chunk_rows": engine.chunk_rows,
     }
     folder = None if directory is None else Path(directory)
-    found = _find_checkpoint(folder, resume, whole)
+    found = _find_checkpoint(folder, resume, whole, opening)
     noise = _noise(seed, found)
     tag = b"" if folder is None else _tag(folder, noise, records_tag, found)
-    ledger = _open_ledger(folder, header, found)
+    ledger = _open_ledger(folder, header, found, opening)
     asked = cohort(noise)
     return Training(
         plan=noise_plan,
@@ -124,7 +128,9 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
 
 
-def _find_checkpoint(folder: Path | None, resume: bool, settings: dict[str, Any]) -> Checkpoint | None:
+def _find_checkpoint(
+    folder: Path | None, resume: bool, settings: dict[str, Any], opening: Opening | None
+) -> Checkpoint | None:
     if folder is None:
         if resume:
             raise InvalidArgument("resume=True needs the directory of the run to go on with; give directory=...")
@@ -138,18 +144,19 @@ def _find_checkpoint(folder: Path | None, resume: bool, settings: dict[str, Any]
         return None
     if not path.exists():
         # Killed before the first checkpoint: then nothing was released either. The ledger says whether that is so.
-        _drop_unused_ledger(ledger_path(folder))
+        _drop_unused_ledger(ledger_path(folder), opening)
         return None
     found = checkpoints.load(path)
     checkpoints.require_same(path, settings, found.settings)
     return found
 
 
-def _drop_unused_ledger(path: Path) -> None:
-    """Remove a ledger that holds no release; refuse to go on with one that does, and has no checkpoint."""
+def _drop_unused_ledger(path: Path, opening: Opening | None) -> None:
+    """Remove a ledger that holds no release but the opening one; refuse others that have no checkpoint."""
     if not path.exists():
         return
-    if path.read_bytes().count(b"\n") > 1:
+    lines = path.read_bytes().count(b"\n")
+    if lines > 1 and (opening is None or lines > 2 or Ledger.resume(path).entries != [opening.entry]):
         raise CheckpointError(
             f"{path} holds releases and has no checkpoint beside it, so the run cannot go on; its releases stay spent. "
             "Start a new run in another directory"
@@ -180,10 +187,18 @@ def _tag(
     return tag
 
 
-def _open_ledger(folder: Path | None, header: dict[str, Any], found: Checkpoint | None) -> Ledger:
-    if folder is None:
-        return Ledger(header)
-    path = ledger_path(folder)
-    if found is None:
-        return Ledger(header, path)
-    return Ledger.read(path) if found.complete else Ledger.resume(path)
+def _open_ledger(
+    folder: Path | None, header: dict[str, Any], found: Checkpoint | None, opening: Opening | None
+) -> Ledger:
+    path = None if folder is None else ledger_path(folder)
+    if found is None or path is None:
+        ledger = Ledger(header, path)
+        if opening is not None:
+            ledger.record(opening.entry)
+        return ledger
+    ledger = Ledger.read(path) if found.complete else Ledger.resume(path)
+    if opening is not None and ledger.entries[:1] != [opening.entry]:
+        raise CheckpointError(
+            f"{path} does not begin with the release that the records were scaled by; start a new run"
+        )
+    return ledger

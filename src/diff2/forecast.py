@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
-from .data import BuiltinSettings, DatasetSettings
+from .data import BuiltinSettings, DatasetSettings, TableSettings
 from .errors import InvalidArgument
 from .estimators import DPGD, Algorithm, Diff2
 from .planner import TYPICAL_RHO, Outlook, cycle_growth, outlook
@@ -109,7 +109,7 @@ def forecast(
     if dimension is None and run is not None:
         dimension = _dimension(run)
     outlooks: tuple[Outlook, ...] = ()
-    if isinstance(algorithm, Diff2) and _predictable(algorithm, noise):
+    if isinstance(algorithm, Diff2) and predictable(algorithm, noise):
         lengths = [step_length] if step_length is not None else _typical_lengths(algorithm)
         outlooks = tuple(
             outlook(
@@ -138,10 +138,12 @@ def _settings(run: RunFile | None, given: dict[str, Any]) -> dict[str, Any]:
         defaults |= {name: getattr(run.privacy, name) for name in ("accounting", "unit")}
         if defaults["unit"] == "record" and run.data is not None and run.data.group_column is not None:
             defaults["unit"] = "owner"
+        if isinstance(run.data, TableSettings | DatasetSettings):
+            defaults["opening_share"] = run.data.opening_share
     return {name: given.pop(name, value) for name, value in defaults.items()}
 
 
-def _predictable(algorithm: Diff2, noise: Plan) -> bool:
+def predictable(algorithm: Diff2, noise: Plan) -> bool:
     """Whether the formula of the planner holds: the paper's estimator, all records in every round."""
     plain = algorithm.noise_schedule == "constant" and not isinstance(algorithm.budget_split, str)
     return (

@@ -12,19 +12,27 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from .errors import InvalidArgument, WeakDeltaWarning
 from .estimators import Algorithm
 from .population import Exposure, Population
-from .privacy import Budget, Kind, Spend, calibrate, total_epsilon
+from .privacy import Budget, Kind, ReleaseEntry, Spend, calibrate, total_epsilon
 from .privacy.calibration import Profile
 from .privacy.composition import FULL, by_exposure, gaussian_mu, profiles
-from .rounds import DIFFERENCE, GRADIENT, LOCAL, Planned
+from .privacy.mechanism import REPLACE_ONE
+from .rounds import DIFFERENCE, GRADIENT, LOCAL, SCALING, Planned
 
 LOCAL_SHARE = 1 / 3  # of the budget, for a routine that makes releases of its own
+
+
+class Opening(NamedTuple):
+    """A release about all records that was made before the first round, and is part of the run."""
+
+    share: float  # of the budget's mu^2 that was planned for it
+    entry: ReleaseEntry  # its ledger line
 
 
 class PlannedRelease(NamedTuple):
@@ -50,6 +58,7 @@ class Plan:
     population: Population
     accounting: str
     multipliers: Mapping[str, float]
+    opening_share: float | None = None  # of mu^2, for a release before the first round
 
     @property
     def client_sizes(self) -> tuple[int, ...]:
@@ -64,7 +73,7 @@ class Plan:
         """Every release, in order. Where noise is chosen on the way: as it would be with regular restarts."""
         return tuple(
             PlannedRelease(r, planned.purpose, self.multipliers[planned.purpose] * planned.factor, planned.exposure)
-            for r, planned in _planned(self.algorithm, self.population)
+            for r, planned in _planned(self.algorithm, self.population, self.opening_share)
         )
 
     @cached_property
@@ -77,6 +86,13 @@ class Plan:
         """The GDP parameter of the full Gaussian releases, for whoever is exposed most; infinity without noise."""
         spends = [release.spend for release in self.releases if release.exposure.sampling == FULL]
         return max(gaussian_mu(profile) for profile in profiles(spends))
+
+    @property
+    def allowance(self) -> float:
+        """The sum of 1/z^2 of the full releases but the opening one, for whoever is exposed most."""
+        if self.opening_share is None or not self.budget.private:
+            return self.mu**2
+        return self.mu**2 - self.multipliers[SCALING] ** -2
 
     @property
     def sigma_1(self) -> float | None:
@@ -110,6 +126,7 @@ def plan(
     unit: str = "record",
     clients_per_round: int | None = None,
     client_order: str = "round_robin",
+    opening_share: float | None = None,
 ) -> Plan:
     """Return the noise that makes ``algorithm`` keep ``budget`` on clients of these sizes.
 
@@ -120,6 +137,7 @@ def plan(
         unit: what is protected: a ``"record"``, an ``"owner"`` of several records, a ``"client"`` with all its records.
         clients_per_round: how many clients take part in a round; None: all.
         client_order: ``"round_robin"`` in a shuffled public order, or, for ``unit="client"``, ``"random"``.
+        opening_share: the share of mu^2 for one release about all records before the first round.
     """
     if not isinstance(budget, Budget):
         raise InvalidArgument(f"expected budget to be a diff2.Budget, got {type(budget).__name__}")
@@ -136,20 +154,46 @@ def plan(
             WeakDeltaWarning,
             stacklevel=2,
         )
-    multipliers = calibrate(_profiles(algorithm, population), _shares(algorithm), budget, accounting)
-    return Plan(algorithm, budget, population, accounting, multipliers)
+    if opening_share is not None:
+        _check_opening(opening_share, population)
+    found = _profiles(algorithm, population, opening_share)
+    multipliers = calibrate(found, _shares(algorithm, found, opening_share), budget, accounting)
+    return Plan(algorithm, budget, population, accounting, multipliers, opening_share)
 
 
-def _shares(algorithm: Algorithm) -> dict[str, float]:
+def opening_exposure(population: Population) -> Exposure:
+    """Return how a unit shows in the release before the first round, in which all clients take part."""
+    return replace(population, clients_per_round=None, client_order="round_robin").exposure(1)
+
+
+def _check_opening(share: float, population: Population) -> None:
+    if not 0 < share < 1:
+        raise InvalidArgument(f"expected opening_share between 0 and 1, got opening_share={share!r}")
+    if population.adjacency != REPLACE_ONE or population.unit == "owner":
+        raise InvalidArgument(
+            "a release before the first round is priced for replacing a record or a client; Poisson batches are priced "
+            "for adding or removing one, and owners of several records are not bounded in it. Use sampling='fixed', or "
+            "scale by public bounds"
+        )
+
+
+def _shares(algorithm: Algorithm, profiles: Sequence[Profile], opening_share: float | None) -> dict[str, float]:
     """Return the shares of all purposes; a routine that makes releases gets a third, if the algorithm does not say."""
     shares = dict(algorithm.shares())
     if LOCAL not in shares:
         rest = (1 - LOCAL_SHARE) / sum(shares.values())
         shares = {**{purpose: share * rest for purpose, share in shares.items()}, LOCAL: LOCAL_SHARE}
+    if opening_share is not None:
+        used = {kind.purpose for profile in profiles for kind in profile} - {SCALING}
+        shares[SCALING] = opening_share / (1 - opening_share) * sum(shares[purpose] for purpose in used)
     return shares
 
 
-def _planned(algorithm: Algorithm, population: Population) -> Iterator[tuple[int, Planned]]:
+def _planned(
+    algorithm: Algorithm, population: Population, opening_share: float | None
+) -> Iterator[tuple[int, Planned]]:
+    if opening_share is not None:
+        yield 0, Planned(SCALING, opening_exposure(population))
     for r in range(1, algorithm.rounds + 1):
         for planned in algorithm.releases(r, population):
             yield r, planned
@@ -157,7 +201,7 @@ def _planned(algorithm: Algorithm, population: Population) -> Iterator[tuple[int
             yield r, planned
 
 
-def _profiles(algorithm: Algorithm, population: Population) -> list[Profile]:
+def _profiles(algorithm: Algorithm, population: Population, opening_share: float | None) -> list[Profile]:
     """Return what units are exposed to: one profile for all, or one for each client or part where they differ."""
     found = by_exposure(
         (
@@ -165,6 +209,6 @@ def _profiles(algorithm: Algorithm, population: Population) -> list[Profile]:
             planned.exposure.rate,
             planned.exposure.members,
         )
-        for _, planned in _planned(algorithm, population)
+        for _, planned in _planned(algorithm, population, opening_share)
     )
     return [{kind._replace(rate=rate): count for (kind, rate), count in profile.items()} for profile in found]

@@ -14,6 +14,7 @@ from .privacy import BoundedMean, Mechanism, Release, ReleaseEntry
 
 GRADIENT = "gradient"  # purpose of a release of the mean gradient; its sigma is the paper's sigma_1
 DIFFERENCE = "difference"  # purpose of a release of the mean difference; sigma_2
+SCALING = "scaling"  # purpose of the release, before the first round, of the columns' means and squares
 LOCAL = "local"  # purpose of a release of a local step; sigma_3
 
 

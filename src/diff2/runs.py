@@ -15,7 +15,9 @@ from torch import nn
 from .data import EncodedClients, Encoding, load_clients
 from .errors import CheckpointError, InvalidArgument
 from .models import mlp
+from .plans import Opening, plan
 from .preparation import train
+from .private_scaling import scale_privately
 from .result import TrainResult
 from .runfile import RunFile
 
@@ -53,8 +55,10 @@ def train_run_file(
     _require_free(target, resume)
     if run.data is None:
         raise InvalidArgument(f"{run.path}: the table [data] is missing")
-    tables = load_clients(run.data, strict=run.privacy.strict)
-    encoding, settings = tables.encoding, run.run
+    tables, settings = load_clients(run.data, strict=run.privacy.strict, pending=True), run.run
+    seed = settings.seed if seed is None else seed
+    tables, opening = _scaled(run, tables, seed, target)
+    encoding = tables.encoding
     model = mlp(len(encoding.inputs), encoding.outputs, **asdict(run.model))
     result = train(
         model,
@@ -62,7 +66,7 @@ def train_run_file(
         tables.clients,
         run.algorithm,
         run.privacy.budget,
-        seed=settings.seed if seed is None else seed,
+        seed=seed,
         output=settings.output,
         weighting=settings.weighting,
         accounting=run.privacy.accounting,
@@ -78,6 +82,7 @@ def train_run_file(
         leaks=tables.leaks,
         strict=run.privacy.strict,
         progress=progress,
+        opening=opening,
     )
     result.save(target)
     document = _document(run, tables, result)
@@ -120,6 +125,26 @@ def _require_free(target: Path, resume: bool) -> None:
         raise CheckpointError(
             f"{target} is not empty: go on with the run in it by --resume, or choose another directory"
         )
+
+
+def _scaled(
+    run: RunFile, tables: EncodedClients, seed: int | None, target: Path
+) -> tuple[EncodedClients, Opening | None]:
+    """Scale by a private release where the run file asks for it; everything else is checked first."""
+    if tables.pending is None:
+        return tables, None
+    noise_plan = plan(
+        run.algorithm,
+        run.privacy.budget,
+        [len(inputs) for inputs, _ in tables.clients],
+        weighting=run.run.weighting,
+        accounting=run.privacy.accounting,
+        unit=run.privacy.unit,
+        clients_per_round=run.run.clients_per_round,
+        client_order=run.run.client_order,
+        opening_share=tables.pending.share,
+    )
+    return scale_privately(tables, noise_plan, seed=seed, directory=target)
 
 
 def _document(run: RunFile, tables: EncodedClients, result: TrainResult) -> dict[str, Any]:

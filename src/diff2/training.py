@@ -124,7 +124,7 @@ class Training:
     @cached_property
     def _allowance(self) -> float:
         # Asked for by algorithms that choose noise on the way, and by nobody else.
-        return self.plan.mu**2 if self.plan.algorithm.adaptive else math.inf
+        return self.plan.allowance if self.plan.algorithm.adaptive else math.inf
 
     def run(self, *, callbacks: Sequence[Callback] = (), progress: bool | None = None) -> TrainResult:
         """Do all rounds that are left, and close the books. A callback that returns True ends the run early."""

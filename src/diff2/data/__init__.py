@@ -3,7 +3,7 @@
 from .builtin import BuiltinSettings
 from .catalogue import Provenance
 from .datasets import Dataset, load_dataset
-from .loading import DataSettings, EncodedClients, load_clients
+from .loading import DataSettings, EncodedClients, Pending, load_clients
 from .named import DatasetSettings
 from .scaling import Encoding, Scaling
 from .tables import ClientTable, TableSettings, read_clients, read_table
@@ -16,6 +16,7 @@ __all__ = [
     "DatasetSettings",
     "EncodedClients",
     "Encoding",
+    "Pending",
     "Provenance",
     "Scaling",
     "TableSettings",

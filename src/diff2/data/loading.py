@@ -7,16 +7,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import leak
+from ..errors import InvalidArgument, leak
 from . import randhie
 from .builtin import BuiltinSettings
 from .dealing import deal, hold_out
 from .named import DatasetSettings
-from .scaling import Encoding, choose_encoding
+from .scaling import Encoding, choose_encoding, private_ranges
 from .tables import ClientTable, TableSettings, owners, read_clients
 
 DataSettings = TableSettings | DatasetSettings | BuiltinSettings
 Pair = tuple[np.ndarray, np.ndarray]  # inputs and targets
+
+
+class Pending(NamedTuple):
+    """Columns that are within [-1, 1], by public ranges, and await a mean and a deviation with noise."""
+
+    columns: tuple[int, ...]  # numbers of the inputs
+    share: float  # of the budget's mu^2 that this may cost
 
 
 class EncodedClients(NamedTuple):
@@ -28,10 +35,19 @@ class EncodedClients(NamedTuple):
     leaks: tuple[str, ...]  # what was taken from the data without noise
     groups: list[np.ndarray] | None = None  # the owner of each record, one array a client
     holdout: Pair | None = None  # records not to train on
+    pending: Pending | None = None  # what is still to be scaled, privately
 
 
-def load_clients(settings: DataSettings, *, strict: bool = False) -> EncodedClients:
-    """Read the tables and encode them; whatever is taken from the data itself is a leak: warned of, or refused."""
+def load_clients(settings: DataSettings, *, strict: bool = False, pending: bool = False) -> EncodedClients:
+    """Read the tables and encode them; whatever is taken from the data itself is a leak: warned of, or refused.
+
+    Args:
+        pending: the caller knows what ``scale = "private"`` leaves to be done; others are told that it cannot be.
+    """
+    if getattr(settings, "scale", None) == "private" and not pending:
+        raise InvalidArgument(
+            "scale='private' spends a share of one run's budget, so it is for 'diff2 train'; here, give bounds"
+        )
     if isinstance(settings, BuiltinSettings):
         return _load_builtin(settings)
     if isinstance(settings, DatasetSettings):
@@ -64,7 +80,17 @@ def _prepared(
         leaks + scaled,
         None if group is None else [owners(table, group) for table in tables],
         (np.concatenate([x for x, _ in others]), np.concatenate([y for _, y in others])) if others else None,
+        _pending(settings, list(encoding.inputs)),
     )
+
+
+def _pending(settings: TableSettings, names: Sequence[str]) -> Pending | None:
+    share = settings.opening_share
+    if share is None:
+        return None
+    ranges = private_ranges(settings, names)
+    columns = tuple(j for j, name in enumerate(names) if name in ranges)
+    return Pending(columns, share)
 
 
 def _encoded(encoding: Encoding, tables: Sequence[ClientTable], dtype: np.dtype[Any]) -> list[Pair]:

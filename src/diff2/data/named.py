@@ -28,7 +28,7 @@ class DatasetSettings:
         client_column: a column whose values tell clients apart; it is then no input.
         columns: the inputs, in order; by default all but the target and what the catalogue leaves out.
         drop: further columns to leave out.
-        bounds, scale, target_scale, holdout, holdout_seed: as in ``TableSettings``.
+        bounds, scale, scale_bounds, scale_share, target_scale, holdout, holdout_seed: as in ``TableSettings``.
         rows: ``"train"`` takes the publisher's own training part only, where there is one.
         symbolic: columns of text as ``"one_hot"`` indicators, or as ``"codes"``: the place in a sorted public list.
         indicators: ``"keep"`` leaves columns of 0 and 1 as they are whatever ``scale`` says; ``"scale"`` treats them
@@ -44,6 +44,8 @@ class DatasetSettings:
     drop: tuple[str, ...] = ()
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     scale: str = "none"
+    scale_bounds: float | Mapping[str, tuple[float, float]] | None = None
+    scale_share: float | None = None
     target_scale: str | None = None
     holdout: float | None = None
     holdout_seed: int = 0
@@ -84,6 +86,11 @@ class DatasetSettings:
         return None
 
     @property
+    def opening_share(self) -> float | None:
+        """The share of the budget's mu^2 that is spent before the first round."""
+        return self.table().opening_share
+
+    @property
     def inputs(self) -> int:
         """How many inputs the model needs."""
         return len(self.table().columns or ())
@@ -110,6 +117,8 @@ class DatasetSettings:
             columns=columns,
             bounds={name: bounds for name, bounds in kept.items() if name in columns} | dict(self.bounds),
             scale=self.scale,
+            scale_bounds=self.scale_bounds,
+            scale_share=self.scale_share,
             target_scale=self.target_scale,
             classes=entry.classes,
             holdout=self.holdout,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .._validate import nearest
 from ..errors import InvalidArgument, leak
 from .tables import ClientTable, TableSettings, input_columns, labels, numbers
 
@@ -174,6 +175,8 @@ def choose_encoding(
         scalings |= found
         if measured:
             leaks.append(f"scaling of {_listed(measured)} by the data's own mean and deviation")
+    if settings.scale == "private":
+        scalings |= {name: Scaling.of_input(range) for name, range in private_ranges(settings, names).items()}
     classes = settings.classes
     if not regression and classes is None:
         classes = _found_classes(settings.target, (*tables, *held))
@@ -182,6 +185,25 @@ def choose_encoding(
         leak(f"{name}: values that depend on the records leave without noise.", strict=strict, stacklevel=4)
     inputs = {name: scalings.get(name, Scaling()) for name in names}
     return Encoding(inputs, settings.target, target if regression else None, classes), tuple(leaks)
+
+
+def private_ranges(settings: TableSettings, names: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Return the public ranges of the inputs whose mean and deviation are to be released with noise."""
+    given = settings.scale_bounds
+    wanted = [name for name in names if name not in settings.bounds]
+    if not wanted:
+        raise InvalidArgument("scale='private' has nothing to scale: all inputs have bounds; leave it out")
+    if isinstance(given, Mapping):
+        for name in given:
+            if name not in wanted:
+                hint = nearest(name, wanted)
+                raise InvalidArgument(f"scale_bounds name {name!r}, which is no input without bounds{hint}")
+        for name in wanted:
+            if name not in given:
+                raise InvalidArgument(f"scale='private' needs the range of {name!r}: add it to scale_bounds, or bounds")
+        return dict(given)
+    limit = float(given or 0.0)
+    return dict.fromkeys(wanted, (-limit, limit))
 
 
 def _found_classes(target: str, tables: Sequence[ClientTable]) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .._validate import at_least, nearest, one_of
+from .._validate import at_least, nearest, one_of, positive
 from ..errors import InvalidArgument
 from .partition import Equal, Partition
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import pandas
 
 TASKS = ("regression", "classification")
-SCALES = ("none", "data")
+SCALES = ("none", "data", "private")
+SCALE_SHARE = 0.02  # of the budget's mu^2, for scale = "private"
 TARGET_SCALES = ("none", "max")
 PARQUET = (".parquet", ".pq")
 
@@ -44,7 +45,11 @@ class TableSettings:
         drop: columns to leave out.
         bounds: public range [low, high] of a column.
         scale: ``"none"`` uses columns without bounds as they are; ``"data"`` standardises them by their own mean and
-            deviation (of the records trained on), which leaks.
+            deviation (of the records trained on), which leaks; ``"private"`` by a mean and deviation released with
+            noise, for a share of the budget.
+        scale_bounds: for ``"private"``: the public range to which values are clipped first; B for [-B, B] in all
+            columns, or [low, high] by column.
+        scale_share: for ``"private"``: the share of the budget's mu^2.
         target_scale: of a regression, instead of what ``scale`` says: ``"none"``, or ``"max"``: divided by its own
             largest absolute value, held-out records included, which leaks.
         classes: the public list of classes; by default those found in the data, which leaks.
@@ -64,6 +69,8 @@ class TableSettings:
     drop: tuple[str, ...] = ()
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     scale: str = "none"
+    scale_bounds: float | Mapping[str, tuple[float, float]] | None = None
+    scale_share: float | None = None
     target_scale: str | None = None
     classes: tuple[Any, ...] | None = None
     holdout: float | None = None
@@ -75,12 +82,19 @@ class TableSettings:
         self._check_files()
         self._check_columns()
         self._check_target()
+        self._check_private_scale()
         if self.holdout is not None and not 0 < self.holdout < 1:
             raise InvalidArgument(f"expected holdout to be a share between 0 and 1, got holdout={self.holdout!r}")
         at_least("holdout_seed", self.holdout_seed, 0)
         for name, (low, high) in self.bounds.items():
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise InvalidArgument(f"expected bounds of {name!r} to be finite, low < high, got [{low!r}, {high!r}]")
+            _check_range("bounds", name, low, high)
+
+    @property
+    def opening_share(self) -> float | None:
+        """The share of the budget's mu^2 that is spent before the first round."""
+        if self.scale != "private":
+            return None
+        return SCALE_SHARE if self.scale_share is None else self.scale_share
 
     @property
     def dealt(self) -> Partition | None:
@@ -133,6 +147,30 @@ class TableSettings:
                 "group_column out and set unit = 'client' in [privacy]"
             )
 
+    def _check_private_scale(self) -> None:
+        if self.scale != "private":
+            for key in ("scale_bounds", "scale_share"):
+                if getattr(self, key) is not None:
+                    raise InvalidArgument(f"{key} goes with scale = 'private', got scale={self.scale!r}; leave it out")
+            return
+        if self.scale_bounds is None:
+            raise InvalidArgument(
+                "scale='private' needs scale_bounds, the public range of values: one number B for [-B, B], or a table "
+                "{ column = [low, high] }"
+            )
+        if isinstance(self.scale_bounds, Mapping):
+            for name, (low, high) in self.scale_bounds.items():
+                _check_range("scale_bounds", name, low, high)
+        else:
+            positive("scale_bounds", self.scale_bounds)
+        if self.scale_share is not None and not 0 < self.scale_share < 1:
+            raise InvalidArgument(f"expected scale_share between 0 and 1, got scale_share={self.scale_share!r}")
+        if self.group_column is not None:
+            raise InvalidArgument(
+                f"scale='private' protects records or clients, not owners of several records, got group_column="
+                f"{self.group_column!r}; give bounds instead"
+            )
+
     def _check_target(self) -> None:
         if self.task == "classification" and self.target in self.bounds:
             raise InvalidArgument(f"bounds of the target {self.target!r} make no sense for task='classification'")
@@ -147,6 +185,11 @@ class TableSettings:
                 raise InvalidArgument(
                     f"target_scale={self.target_scale!r} is for a regression whose target has no bounds; leave it out"
                 )
+
+
+def _check_range(key: str, name: str, low: float, high: float) -> None:
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise InvalidArgument(f"expected {key} of {name!r} to be finite, low < high, got [{low!r}, {high!r}]")
 
 
 class ClientTable(NamedTuple):
