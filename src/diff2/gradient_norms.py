@@ -57,7 +57,7 @@ class GradientNorms:
             self._clipped.append(float((clipped - exact).square().sum()) / max(self.norms[r], 1e-300))
 
 
-def measured_rounds(rounds: int, seed: int) -> dict[int, float]:
+def measured_rounds(rounds: int, seed: int, *, head: int = HEAD, tail: int = TAIL) -> dict[int, float]:
     """Return which of x_0, ..., x_{R-1} to measure and their weights in the mean, which add up to 1.
 
     All of the first, where the norm falls fast; of the others one drawn from each of equal parts, so that the mean is
@@ -67,8 +67,8 @@ def measured_rounds(rounds: int, seed: int) -> dict[int, float]:
     >>> len(few), len(many), round(sum(many.values()), 9)
     (300, 2000, 1.0)
     """
-    head = min(rounds, HEAD)
+    head = min(rounds, head)
     weights = dict.fromkeys(range(head), 1 / rounds)
-    parts = np.array_split(np.arange(head, rounds), min(TAIL, max(rounds - head, 1)))
+    parts = np.array_split(np.arange(head, rounds), min(tail, max(rounds - head, 1)))
     generator = np.random.default_rng([seed, rounds])
     return weights | {int(generator.choice(part)): len(part) / rounds for part in parts if len(part)}
