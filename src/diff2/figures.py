@@ -126,7 +126,7 @@ def draw_grid(
     figure = new_figure(width, height)
     places = figure.subplots(lines, columns, squeeze=False).ravel()
     for axes, panel in zip(places, panels, strict=False):
-        _draw_bands(axes, panel, styles, log_rounds=False)
+        _draw_bands(axes, panel, styles, log_rounds=False, linewidth=1.4)
         axes.set_xlim(0, max(band.rounds[-1] for band in panel.bands))
         axes.locator_params(axis="x", nbins=4)
         _name_absent(axes, panel, styles)
@@ -142,11 +142,18 @@ def draw_grid(
     return [save_figure(figure, path) for path in paths]
 
 
-def _draw_bands(axes: Axes, panel: Panel, styles: Mapping[str, Mapping[str, Any]], *, log_rounds: bool = True) -> None:
+def _draw_bands(
+    axes: Axes,
+    panel: Panel,
+    styles: Mapping[str, Mapping[str, Any]],
+    *,
+    log_rounds: bool = True,
+    linewidth: float = 1.8,
+) -> None:
     for band in panel.bands:
         style = styles[band.label]
         axes.fill_between(band.rounds, band.low, band.high, color=style["color"], alpha=0.15, linewidth=0)
-        axes.plot(band.rounds, band.mean, linewidth=1.8, **style)
+        axes.plot(band.rounds, band.mean, linewidth=linewidth, **style)
     _dress(axes, panel.title, panel.unit, log_rounds=log_rounds)
     if panel.log and any(math.isfinite(value) and value > 0 for band in panel.bands for value in band.mean):
         axes.set_yscale("log")

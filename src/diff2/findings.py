@@ -260,11 +260,15 @@ def draw_figures(found: Reproduced, rows: Sequence[Row], suffixes: Sequence[str]
                 [found.directory / f"figure-{place.slug}{suffix}" for suffix in suffixes],
                 title=f"{found.title}, {place}",
                 subtitle=f"delta {found.delta:g}, {found.records:,} records, {counted(found.clients, 'client')}. "
-                f"Lines: mean over {counted(found.seeds, 'seed')}; bands: one deviation, not beyond the seeds."
+                + _legend(found.seeds)
                 + (" p: DIFF2-GD better than DP-GD." if "(p = " in panels[0].title else ""),
                 warning="Not private: settings tuned on exact losses, exact metrics",
             )
     return paths
+
+
+def _legend(seeds: int) -> str:
+    return "One seed." if seeds == 1 else f"Lines: mean over {seeds} seeds; bands: one deviation, not beyond the seeds."
 
 
 def _tested(rows: Sequence[Row], metric: Metric) -> str:
