@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import io
+import itertools
 import json
 import math
 from types import SimpleNamespace
@@ -234,6 +235,17 @@ def test_the_denominator_of_adam_is_never_below_the_floor(variance, floor):
         params, state = routine.step(state, params, estimate, at(r))
         assert (routine.denominator(state) >= floor).all()
     assert torch.isfinite(params).all()
+
+
+def test_adam_takes_no_step_longer_than_the_longest():
+    past = estimates(20)
+    free, bound = (path_of(Adam(0.1, longest=longest), past)[0] for longest in (None, 0.05))
+    lengths = [float((after - before).norm()) for before, after in itertools.pairwise(free)]
+    shortened = [float((after - before).norm()) for before, after in itertools.pairwise(bound)]
+    assert max(lengths) > 0.05
+    assert shortened == pytest.approx([min(length, 0.05) for length in lengths])
+    with pytest.raises(InvalidArgument, match="longest"):
+        Adam(0.1, longest=0.0)
 
 
 @pytest.mark.parametrize("inner", [GradientDescent(0.3), Nesterov(0.1), Adam(0.05)], ids=lambda routine: routine.name)

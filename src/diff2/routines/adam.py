@@ -12,7 +12,8 @@ coordinates are divided by about the same number, and Adam is gradient descent w
     x_r &= x_{r-1} - \eta_r \hat m_r / \sqrt{\max(\hat q_r - \hat \phi_r,\ \text{floor}^2)}
 
 Tang, Shpilevskiy and Lecuyer, DP-AdamBC (AAAI 2024), do this for DP-SGD, where :math:`s_r^2` is the same in all rounds.
-In DIFF2 it grows from a restart to the next with every difference that is added, and :math:`\phi` follows it.
+In DIFF2 it grows from a restart to the next with every difference that is added, and :math:`\phi` follows it. There the
+noise of a difference is in proportion to the step before, and Adam's steps may be long: ``longest`` bounds them.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Adam(PostProcessing):
             ``learning_rate / floor`` times the averaged estimate: too small a floor lets the noise take long steps.
         correct_noise: ``False`` keeps the noise in the second moment; with a tiny ``floor`` that is plain Adam.
         schedule: how eta changes over the rounds: ``"constant"``, ``"cosine"`` or ``"inverse_root"``.
+        longest: steps longer than this are shortened to it; for estimators whose noise follows the step.
     """
 
     learning_rate: float
@@ -51,6 +53,7 @@ class Adam(PostProcessing):
     floor: float = 0.02
     correct_noise: bool = True
     schedule: str = "constant"
+    longest: float | None = None
     name: ClassVar[str] = "adam"
 
     def __post_init__(self) -> None:
@@ -58,6 +61,8 @@ class Adam(PostProcessing):
         share("beta1", self.beta1)
         share("beta2", self.beta2)
         positive("floor", self.floor)
+        if self.longest is not None:
+            positive("longest", self.longest)
         if not isinstance(self.correct_noise, bool):
             raise InvalidArgument(
                 f"expected correct_noise to be True or False, got correct_noise={self.correct_noise!r}"
@@ -73,7 +78,10 @@ class Adam(PostProcessing):
         state = self._next(state, estimate)
         first = state["first_moment"] / (1 - self.beta1 ** state["steps"])
         learning_rate = scheduled(self.learning_rate, self.schedule, round)
-        return (params.double() - learning_rate * first / self.denominator(state)).to(params.dtype), state
+        step = learning_rate * first / self.denominator(state)
+        if self.longest is not None:
+            step = step * (self.longest / max(float(torch.linalg.vector_norm(step)), self.longest))
+        return (params.double() - step).to(params.dtype), state
 
     def denominator(self, state: dict[str, Any]) -> Vector:
         """Return what the last averaged estimate was divided by: at least ``floor`` in each coordinate."""
