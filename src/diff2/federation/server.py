@@ -7,6 +7,7 @@ may be restarted under it as often as needed.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 from collections.abc import Callable, Sequence
@@ -30,6 +31,8 @@ from .faults import BadAnswer, SitesMissing
 from .messages import Message, write
 from .requests import CLOSE_RUN, DESCRIBE, OPEN
 from .transport import Transport
+
+RUN_FILE = "federation.json"  # the name of the run, and its sites
 
 
 def prepare_at_sites(
@@ -79,7 +82,7 @@ def prepare_at_sites(
         device=torch.device("cpu"), grouped=grouped,
     )  # fmt: skip
     leaks = declare_leaks(privacy.budget, None, None, (), strict)
-    run = _run_id(Path(directory), resume)
+    run = _run_id(Path(directory), sites, resume)
 
     def opened(noise: NoiseSource) -> bytes:
         """Open the run at all sites; return a hash of their hashes of their records."""
@@ -143,14 +146,30 @@ def _example(agreement: Agreement, grouped: bool) -> tuple[torch.Tensor, torch.T
     return (example[0].unsqueeze(1), example[1].unsqueeze(1)) if grouped else example
 
 
-def _run_id(directory: Path, resume: bool) -> str:
+def recorded_run(directory: Path) -> tuple[str, tuple[str, ...]] | None:
+    """Return the name and the sites of the run in a directory, if there is one."""
+    path = directory / RUN_FILE
+    if not path.exists():
+        return None
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        return str(fields["run"]), tuple(map(str, fields["sites"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged ({error!r}); restore it, or start a new run elsewhere") from None
+
+
+def _run_id(directory: Path, sites: Sequence[str], resume: bool) -> str:
     """Return the name by which the sites know the run; drawn once, and kept."""
-    path = directory / "run-id"
-    if path.exists():
+    known = recorded_run(directory)
+    if known is not None:
         if not resume:
-            raise CheckpointError(f"{path} exists: resume that run (resume=True), or choose another directory")
-        return path.read_text(encoding="utf-8").strip()
+            raise CheckpointError(f"{directory} holds a run: resume it (resume=True), or choose another directory")
+        if known[1] != tuple(sites):
+            raise CheckpointError(
+                f"the run in {directory} has the sites {list(known[1])}, not {list(sites)}; its noise is for those"
+            )
+        return known[0]
     directory.mkdir(parents=True, exist_ok=True)
     name = secrets.token_hex(16)
-    path.write_text(name + "\n", encoding="utf-8")
+    (directory / RUN_FILE).write_text(json.dumps({"run": name, "sites": list(sites)}) + "\n", encoding="utf-8")
     return name

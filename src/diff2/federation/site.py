@@ -13,6 +13,8 @@ import os
 import re
 import secrets
 import threading
+import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,9 +97,13 @@ class Site:
             except (Refusal, BadMessage) as error:
                 return self._refused(run, str(error))
             except Exception:
-                # The reason may speak of records, so it stays here.
-                LOG.exception("site %s could not answer", self.name)
-                return self._refused(run, "an error at the site; its own log says which")
+                self._note(traceback.format_exc())
+                return self._refused(run, "an error at the site; its site.log says which")
+
+    def _note(self, text: str) -> None:
+        """Write down what may speak of records: in a file of the site's own, for FLARE can send its logs away."""
+        with open(self._directory / "site.log", "a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
 
     def _refused(self, run: str, reason: str) -> bytes:
         LOG.warning("site %s refused: %s", self.name, reason)
@@ -250,9 +256,9 @@ class Site:
         if self._loaded is None or self._loaded[0] != key:
             try:
                 records = self._load(agreement)
-            except Diff2Error:
-                LOG.exception("site %s cannot read its records", self.name)
-                raise Refusal("the site's records cannot be used as agreed; its own log says why") from None
+            except Diff2Error as error:
+                self._note(f"the records cannot be read: {error}")
+                raise Refusal("the site's records cannot be used as agreed; its site.log says why") from None
             self._loaded = (key, records)
         records = self._loaded[1]
         if records.client.size < max(self.policy.smallest_size, self.policy.told_size or 1):
