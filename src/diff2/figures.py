@@ -229,22 +229,28 @@ def _drawable(band: Band) -> Band:
 
 
 def focus(panel: Panel) -> tuple[float, float] | None:
-    """Return the limits of the values to look at, or None where nothing is finite."""
+    """Return the limits of the values to look at, or None where nothing is finite.
+
+    Where most methods are for most of their rounds; what went astray, or is far off in the first rounds, is left out.
+    """
     sign = -1 if panel.rising else 1
+    curves = [sorted(sign * value for value in band.mean if math.isfinite(value)) for band in panel.bands]
     edges = [
         sign * value
         for band in panel.bands
         for value in (band.high if panel.rising else band.low)
         if math.isfinite(value) and (value > 0 or not panel.log)
     ]
-    means = [sign * value for band in panel.bands for value in band.mean if math.isfinite(value)]
     ends = sorted(sign * band.mean[-1] for band in panel.bands if math.isfinite(band.mean[-1]))
-    if not edges or not means or not ends:
+    reached = sorted(curve[int(0.85 * (len(curve) - 1))] for curve in curves if curve)
+    if not edges or not ends:
         return None
-    best, worst, most = min(edges), max(means), ends[3 * len(ends) // 4]  # three of four end nearer to the best
+    best, worst = min(edges), max(curve[-1] for curve in curves if curve)
+    most, reach = ends[3 * len(ends) // 4], reached[3 * len(reached) // 4]  # three of four are nearer to the best
     if panel.log and not panel.rising:
         return best / 1.5, 1.5 * min(worst, 1e3 * max(most, best))
-    far = min(worst, best + 3 * max(most - best, 0.01 * abs(best)))
+    gap = max(most - best, 0.01 * abs(best))
+    far = min(worst, best + max(3 * gap, min(reach - best, 8 * gap)))
     if far <= best:
         return None
     limits = sorted((sign * (best - 0.06 * (far - best)), sign * (far + 0.03 * (far - best))))

@@ -88,24 +88,27 @@ function series(metric) {
   }).filter((one) => one.points.length && !state.hidden.has(one.method.name));
 }
 
-// Where most methods end: what is far off in the first rounds may leave the picture, unless the whole is asked for.
+// Where most methods are for most of their rounds; the first rounds may leave the picture, unless the whole is asked for.
 function limits(found, metric, log) {
   const usable = (value) => value !== null && (!log || value > 0);
-  const sign = metric.sign;
-  const each = (key) => found.flatMap((one) => one.points.map((point) => point[key])).filter(usable).map((value) => sign * value);
-  const ends = found.map((one) => one.points[one.points.length - 1].mean).filter(usable).map((value) => sign * value);
-  const edges = each(sign > 0 ? "low" : "high"), means = each("mean");
-  if (!means.length) return log ? [0.1, 1] : [0, 1];
-  ends.sort((a, b) => a - b);
-  const best = Math.min(...edges), worst = Math.max(...means), most = ends.length ? ends[Math.floor(3 * ends.length / 4)] : worst;
+  const sign = metric.sign, rising = (a, b) => a - b;
+  const each = (one, key) => one.points.map((point) => point[key]).filter(usable).map((value) => sign * value).sort(rising);
+  const curves = found.map((one) => each(one, "mean")).filter((curve) => curve.length);
+  if (!curves.length) return log ? [0.1, 1] : [0, 1];
+  const edges = found.flatMap((one) => each(one, sign > 0 ? "low" : "high"));
+  const best = edges.reduce((a, b) => Math.min(a, b)), worst = Math.max(...curves.map((curve) => curve[curve.length - 1]));
+  const ends = found.map((one) => one.points[one.points.length - 1].mean).filter(usable).map((value) => sign * value).sort(rising);
+  const reached = curves.map((curve) => curve[Math.floor(0.85 * (curve.length - 1))]).sort(rising);
+  const most = ends.length ? ends[Math.floor(3 * ends.length / 4)] : worst;
   if (log) {
-    const [low, high] = [sign * best, sign * worst].sort((a, b) => a - b);
+    const [low, high] = [sign * best, sign * worst].sort(rising);
     if (state.whole || sign < 0) return [low / 1.1, high * 1.1];
     return [low / 1.5, 1.5 * Math.min(high, 1e3 * Math.max(most, low))];
   }
-  let far = state.whole ? worst : Math.min(worst, best + 3 * Math.max(most - best, 0.01 * Math.abs(best)));
+  const gap = Math.max(most - best, 0.01 * Math.abs(best)), reach = reached[Math.floor(3 * reached.length / 4)] - best;
+  let far = state.whole ? worst : Math.min(worst, best + Math.max(3 * gap, Math.min(reach, 8 * gap)));
   if (far <= best) far = best + (Math.abs(best) || 1) * 0.05;
-  return [sign * (best - 0.06 * (far - best)), sign * (far + 0.03 * (far - best))].sort((a, b) => a - b);
+  return [sign * (best - 0.06 * (far - best)), sign * (far + 0.03 * (far - best))].sort(rising);
 }
 
 function ticks(low, high, count) {
@@ -178,7 +181,7 @@ function chart(metric, width, height) {
       }, svg("title", {}, `${method.label}, published: ${show(published)}`))));
   }
   const axis = svg("g", {});
-  for (const [value, text] of (log ? logTicks : ticks)(low, high, Math.max(3, Math.floor(height / 60)))) {
+  for (const [value, text] of (log ? logTicks : ticks)(low, high, Math.max(4, Math.floor(height / 42)))) {
     if (y(value) < box.top - 1 || y(value) > box.bottom + 1) continue;
     axis.append(svg("line", { class: "grid", x1: box.left, x2: box.right, y1: y(value), y2: y(value) }),
       svg("text", { x: box.left - 6, y: y(value) + 4, "text-anchor": "end" }, text));
