@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from diff2.gradients import FeatureCache, GhostEngine, LoopEngine, Masks, Records, VmapEngine
+from diff2.gradients.column_terms import ColumnTerms
 from diff2.losses import squared
 from helpers import (
     FAST,
@@ -292,13 +293,14 @@ def test_norms_at_the_previous_iterate_are_kept(monkeypatch, kind):
     """A telescoped round costs one more norm of a gradient than a plain one: that of the new iterate."""
     case = make_case("mlp")
     engine, cache, norms = fast_engine(kind, case.model, case.loss, case.records, chunk_rows=4), FeatureCache(), []
-    terms = type(engine)._terms
+    part = ColumnTerms if kind == "columns" else GhostEngine
+    terms = part._terms
 
     def counting(self, *arguments):
         norms.append("gradient" if arguments[-1] is None else "difference")
         return terms(self, *arguments)
 
-    monkeypatch.setattr(type(engine), "_terms", counting)
+    monkeypatch.setattr(part, "_terms", counting)
     points = [step_from(start_of(case.model), 0.1, seed=seed) for seed in range(5)]
 
     def asked(compute):
@@ -415,7 +417,8 @@ def test_a_gradient_of_known_features_that_is_interrupted_leaves_them_whole(monk
     previous, following = step_from(params, 0.1), step_from(params, 0.2)
     engine, cache = fast_engine(kind, case.model, case.loss, case.records, chunk_rows=4), FeatureCache()
     engine.clipped_difference_sum(params, previous, case.records, 0.1, cache=cache)
-    add, calls = type(engine)._add, []
+    part, name = (ColumnTerms, "add") if kind == "columns" else (GhostEngine, "_add")
+    add, calls = getattr(part, name), []
 
     def failing(self, *arguments):
         calls.append(1)
@@ -424,7 +427,7 @@ def test_a_gradient_of_known_features_that_is_interrupted_leaves_them_whole(monk
         return add(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(engine), "_add", failing)
+        patch.setattr(part, name, failing)
         with pytest.raises(KeyboardInterrupt):
             engine.clipped_gradient_sum(params, case.records, 1.0, cache=cache)
 

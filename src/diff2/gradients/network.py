@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,23 +23,12 @@ from .._types import Loss
 from ..losses import cross_entropy, squared
 from .activations import Activation, activation_rule
 from .flat import FlatModule
-
-
-class Pass(NamedTuple):
-    """What one pass over a chunk leaves."""
-
-    rows: Tensor  # (rows of the plan, records)
-    inputs: Tensor  # (inputs of the layers with pairs, records)
-    squared_norm: Tensor | None = None  # of every record's gradient, where it was needed
-
-    def scaled(self, factors: Tensor) -> Pass:
-        """Return the pass of gradients times a factor a record."""
-        return Pass(self.rows * factors, self.inputs)
+from .sums import Columns
 
 
 @dataclass
 class Layer:
-    """A linear layer, where its parameters stand in the flat vector, and where its rows stand in a pass."""
+    """A linear layer, where its parameters stand in the flat vector, and where its rows stand in a stack."""
 
     weight: Tensor
     bias: Tensor | None  # as a column
@@ -49,11 +37,62 @@ class Layer:
     bias_part: slice | None
     error: slice | None = None  # rows of g
     written: slice | None = None  # rows of the gradient of the weight
-    inputs: slice | None = None  # rows of a in ``Pass.inputs``
+    inputs: slice | None = None  # rows of a among the inputs that are kept
 
     @property
     def trainable(self) -> bool:
         return self.weight_part is not None or self.bias_part is not None
+
+    @property
+    def width(self) -> int:
+        return self.weight.shape[0]
+
+
+class Stack:
+    """The rows of a pass, or of the difference of two, with views of its parts."""
+
+    def __init__(self, network: Network, like: Tensor):
+        self.rows = like.new_empty(network.rows, like.shape[1])
+        self.columns = Columns.of(self.rows)
+        layers = list(enumerate(network.layers))
+        self.errors = {index: self.rows[layer.error] for index, layer in layers if layer.error is not None}
+        self.written = {index: self.rows[layer.written] for index, layer in layers if layer.written is not None}
+        self.first_columns = Columns.of(self.errors.get(0, self.rows))
+
+
+class Pass:
+    """What one pass over a chunk leaves."""
+
+    def __init__(self, network: Network, like: Tensor):
+        self.stack = Stack(network, like)
+        kept = like.new_empty(network.kept_inputs, like.shape[1])
+        layers = list(enumerate(network.layers))
+        self.inputs = {index: kept[layer.inputs] for index, layer in layers if layer.inputs is not None}
+        self.errors = [  # also of layers of which nothing is asked, on the way back to others
+            self.stack.errors[index] if index in self.stack.errors else like.new_empty(layer.width, like.shape[1])
+            for index, layer in layers
+        ]
+        self.squared_norm: Tensor | None = None  # of every record's gradient, where it was needed
+
+    @property
+    def size(self) -> int:
+        return self.stack.rows.shape[1]
+
+
+class _Workspace:
+    """Memory of a chunk that is used again and again: fresh pages cost more than the sums."""
+
+    def __init__(self, network: Network, like: Tensor):
+        def rows(count: int) -> Tensor:
+            return like.new_empty(count, like.shape[1])
+
+        layers = network.layers
+        self.values = [rows(layer.width) for layer in layers]
+        self.sums = [
+            value if layer.activation is None else rows(layer.width)
+            for layer, value in zip(layers, self.values, strict=True)
+        ]
+        self.slopes = [None if layer.activation is None else rows(layer.width) for layer in layers]
 
 
 class Network:
@@ -67,7 +106,7 @@ class Network:
         for index, layer in enumerate(self.layers):
             self._place(index, layer)
         self._first = next(index for index, layer in enumerate(self.layers) if layer.trainable)
-        self._memory: dict[tuple[Any, ...], Tensor] = {}
+        self._workspaces: dict[int, _Workspace] = {}
         self._spare: list[Pass] = []
 
     @staticmethod
@@ -81,78 +120,75 @@ class Network:
             and all(isinstance(first, nn.Linear) or isinstance(second, nn.Linear) for first, second in pairwise(steps))
         )
 
-    def run(self, x: Tensor, targets: Tensor, known_targets: Tensor | None) -> Pass:
+    def run(self, x: Tensor, targets: Tensor, target_columns: Tensor | None) -> Pass:
         """Do one forward and one backward pass over (inputs, records)."""
-        rows, inputs = self._fresh(x)
-        values, slopes = self._forward(x, inputs)
-        error = self._error(values.pop(), targets, known_targets, self._slot(rows, len(self.layers) - 1, x))
-        for index in reversed(range(self._first, len(self.layers))):
-            layer = self.layers[index]
-            if layer.written is not None:
-                torch.mul(values[index], error, out=rows[layer.written])
+        done, space = self._fresh(x), self._workspace(x)
+        layers, values = self.layers, self._forward(x, space, done)
+        error = self._error(values.pop(), targets, target_columns, done.errors[-1])
+        for index in range(len(layers) - 1, self._first - 1, -1):
+            written = done.stack.written.get(index)
+            if written is not None:
+                torch.mul(values[index], error, out=written)
             if index > self._first:
-                slot = self._slot(rows, index - 1, x)
-                multiply = torch.mul if len(layer.weight) == 1 else torch.mm
-                error = multiply(layer.weight.t(), error, out=slot)
-                slope = slopes[index - 1]
+                weight, slope = layers[index].weight, space.slopes[index - 1]
+                multiply = torch.mul if weight.shape[0] == 1 else torch.mm
+                error = multiply(weight.t(), error, out=done.errors[index - 1])
                 if slope is not None:
                     error.mul_(slope)
-        return Pass(rows, inputs)
+        return done
 
-    def take_back(self, done: Pass | None) -> None:
+    def take_back(self, done: Pass) -> None:
         """Take the memory of a pass that nobody will read again."""
-        if done is not None and len(self._spare) < 2:
+        if len(self._spare) < 2:
             self._spare.append(done)
 
-    def _fresh(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def scaled(self, done: Pass, factors: Tensor) -> Pass:
+        """Return the pass of gradients times a factor a record."""
+        result = Pass(self, done.stack.rows)
+        result.inputs = done.inputs
+        torch.mul(done.stack.rows, factors, out=result.stack.rows)
+        return result
+
+    def _fresh(self, x: Tensor) -> Pass:
         """Return memory for a pass, that of one which is over where there is one of this size."""
         for place, old in enumerate(self._spare):
-            if old.rows.shape[1] == x.shape[1]:
+            if old.size == x.shape[1]:
                 del self._spare[place]
-                return old.rows, old.inputs
+                old.squared_norm = None
+                return old
         self._spare.clear()
-        return x.new_empty(self.rows, x.shape[1]), x.new_empty(self.kept_inputs, x.shape[1])
+        return Pass(self, x)
 
-    def memory(self, name: str, rows: int, like: Tensor) -> Tensor:
-        """Return (rows, records) that are used again and again: fresh pages cost more than the sums."""
-        key = (name, rows, like.shape[1])
-        found = self._memory.get(key)
+    def _workspace(self, x: Tensor) -> _Workspace:
+        found = self._workspaces.get(x.shape[1])
         if found is None:
-            if len(self._memory) > 64:  # chunks of ever other sizes: do not keep them all
-                self._memory.clear()
-            found = self._memory[key] = like.new_empty(rows, like.shape[1])
+            if len(self._workspaces) > 3:  # chunks of ever other sizes: do not keep them all
+                self._workspaces.clear()
+            found = self._workspaces[x.shape[1]] = _Workspace(self, x)
         return found
 
-    def _forward(self, x: Tensor, inputs: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:
-        """Return what every layer reads, with the outputs at the end, and the slopes of the functions between them."""
-        values, slopes = [x], []
+    def _forward(self, x: Tensor, space: _Workspace, done: Pass) -> list[Tensor]:
+        """Return what every layer reads, with the outputs at the end."""
+        values = [x]
         for index, layer in enumerate(self.layers):
-            width = len(layer.weight)
-            kept = self.layers[index + 1].inputs if index + 1 < len(self.layers) else None
-            value = self.memory(f"value {index}", width, x) if kept is None else inputs[kept]
-            z = value if layer.activation is None else self.memory("z", width, x)
+            value, z, slope = space.values[index], space.sums[index], space.slopes[index]
+            kept = done.inputs.get(index + 1)
+            if kept is not None:
+                z = kept if z is value else z
+                value = kept
             if layer.bias is None:
                 torch.mm(layer.weight, values[-1], out=z)
             else:
                 torch.addmm(layer.bias, layer.weight, values[-1], out=z)
-            slope = None
-            if layer.activation is not None:
-                slope = self.memory(f"slope {index}", width, x)
+            if layer.activation is not None and slope is not None:
                 layer.activation(z, value, slope)
             values.append(value)
-            slopes.append(slope)
-        return values, slopes
+        return values
 
-    def _slot(self, rows: Tensor, index: int, like: Tensor) -> Tensor:
-        layer = self.layers[index]
-        if layer.error is None:
-            return self.memory(f"error {index}", len(layer.weight), like)
-        return rows[layer.error]
-
-    def _error(self, outputs: Tensor, targets: Tensor, known: Tensor | None, slot: Tensor) -> Tensor:
+    def _error(self, outputs: Tensor, targets: Tensor, columns: Tensor | None, slot: Tensor) -> Tensor:
         """Write the derivative of the losses with respect to the outputs."""
-        if self.loss is squared and known is not None:
-            return torch.sub(outputs, known, out=slot).mul_(2)
+        if self.loss is squared and columns is not None:
+            return torch.sub(outputs, columns, out=slot).mul_(2)
         if self.loss is cross_entropy and targets.dim() == 1:
             torch.sub(outputs, outputs.amax(0), out=slot).mul_(1 / math.log(2)).exp2_()
             slot.mul_(slot.sum(0).reciprocal_())

@@ -23,6 +23,10 @@ class Records(NamedTuple):
 
     def chunks(self, rows: int) -> Iterator[Records]:
         """Yield the records ``rows`` at a time, in order, as views."""
+        if self.size <= rows:
+            if self.size:
+                yield self
+            return
         for start in range(0, self.size, rows):
             yield Records(*(part[start : start + rows] for part in self))
 
@@ -44,7 +48,7 @@ class FeatureCache:
     def __init__(self) -> None:
         self.params: Vector | None = None  # the iterate the features belong to
         self.chunks: dict[int, Any] = {}
-        self.statics: dict[tuple[int, int], torch.Tensor] = {}  # by (chunk, layer)
+        self.statics: dict[tuple[int, int], Any] = {}  # by (chunk, layer)
 
     def holds(self, params: Vector) -> bool:
         """Whether the features are those of this very iterate."""

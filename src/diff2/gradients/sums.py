@@ -14,6 +14,8 @@ nothing in double. The mechanism scales the noise by this.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -43,19 +45,24 @@ def row_sum(values: Tensor) -> Tensor:
     return total if whole == values.shape[0] else total + values[whole:].sum(0)
 
 
-def column_product_sum(left: Tensor, right: Tensor) -> Tensor:
+class Columns(NamedTuple):
+    """Numbers of records that stand as columns, (q, columns), cut into blocks: views, made once for many sums."""
+
+    whole: Tensor  # (blocks, q, 64)
+    rest: Tensor | None  # (q, fewer than 64)
+
+    @classmethod
+    def of(cls, values: Tensor) -> Columns:
+        rows, columns = values.shape
+        whole = whole_blocks(columns)
+        blocks = values[:, :whole].view(rows, whole // BLOCK, BLOCK).transpose(0, 1)
+        return cls(blocks, None if whole == columns else values[:, whole:])
+
+
+def column_sum(left: Columns, right: Columns) -> Tensor:
     """Return sum over columns of left_i (x) right_i in double precision, for (q, columns) and (p, columns)."""
-    whole = whole_blocks(left.shape[1])
-    total = _sum_blocks(torch.bmm(_column_blocks(left, whole), _column_blocks(right, whole).transpose(1, 2)))
-    return total if whole == left.shape[1] else total + left[:, whole:] @ right[:, whole:].t()
-
-
-def column_sum(weights: Tensor, values: Tensor) -> Tensor:
-    """Return the weighted sum of the columns of (q, columns) in double precision."""
-    whole = whole_blocks(values.shape[1])
-    blocks = torch.bmm(weights[:whole].view(whole // BLOCK, 1, BLOCK), _column_blocks(values, whole).transpose(1, 2))
-    total = _sum_blocks(blocks).view(-1)
-    return total if whole == values.shape[1] else total + values[:, whole:] @ weights[whole:]
+    total = _sum_blocks(torch.bmm(left.whole, right.whole.mT))
+    return total if left.rest is None or right.rest is None else total + left.rest @ right.rest.mT
 
 
 def whole_blocks(rows: int) -> int:
@@ -71,12 +78,6 @@ def chunk_size(rows: int) -> int:
 def _blocks(values: Tensor, whole: int) -> Tensor:
     part = values if whole == values.shape[0] else values[:whole]
     return part.reshape(-1, BLOCK, values.shape[1])
-
-
-def _column_blocks(values: Tensor, whole: int) -> Tensor:
-    """Return the columns as (blocks, q, 64): a view."""
-    part = values if whole == values.shape[1] else values[:, :whole]
-    return part.view(values.shape[0], whole // BLOCK, BLOCK).transpose(0, 1)
 
 
 def _sum_blocks(blocks: Tensor) -> Tensor:

@@ -1,0 +1,258 @@
+r"""Norms and weighted sums of per-record gradients that stand as columns, by the rules of ``rules.py``.
+
+Three kinds of layers:
+
+* the first reads the records, which no iterate changes: its difference is :math:`dg \otimes x`, of the squared norm
+  :math:`|dg|^2 (|x|^2 + 1)`, bias included;
+* a layer of one output has its gradients written out, and their difference is taken number by number;
+* another one is :math:`da \otimes g + a' \otimes dg`; records whose two products nearly cancel are added in double
+  precision.
+
+A squared norm is never an underestimate: it is raised by ``SLACK`` units of rounding of what was added up to it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._types import Vector
+from ..losses import squared
+from .network import Layer, Network, Pass, Stack
+from .records import Records, inner_factors
+from .rules import CANCELLATION, SLACK
+from .sums import Columns, column_sum
+
+
+class Fixed(NamedTuple):
+    """What depends on the records of a chunk alone."""
+
+    x: Tensor  # (inputs, records)
+    columns: Columns  # of x
+    gain: Tensor  # squared norm of the first layer's gradient in units of |g|^2, raised
+    floor: Tensor  # what may have underflowed in a squared norm
+    targets: Tensor | None  # as columns, for the squared loss
+
+
+class _Products(NamedTuple):
+    """The gradients of a layer as a sum of products error (x) input."""
+
+    pairs: list[tuple[Tensor, Tensor]]
+    cancelling: Tensor | None = None  # above zero where the products are much longer than their sum
+
+
+class _Terms(NamedTuple):
+    """Per-record gradients or differences, before they are weighted."""
+
+    stack: Stack
+    squared_norm: Tensor
+    products: dict[int, _Products]  # by layer
+
+
+class _Workspace:
+    """Memory of a chunk that is used again and again: fresh pages cost more than the sums."""
+
+    def __init__(self, network: Network, like: Tensor):
+        def rows(count: int) -> Tensor:
+            return like.new_empty(count, like.shape[1])
+
+        layers = network.layers
+        self.difference = Stack(network, like)
+        self.squares = rows(network.rows)
+        self.squares_of_first = None if layers[0].error is None else self.squares[layers[0].error]
+        self.squares_written = [self.squares[part] for part in _order(layers[1:]) if isinstance(part, slice)]
+        self.squares_of_errors = {
+            index: self.squares[layer.error] for index, layer in enumerate(layers) if layer.inputs and layer.error
+        }
+        self.weights = rows(1)
+        self.weight_row = self.weights[0]
+        self.weight_columns = Columns.of(self.weights)
+        self.scaled = rows(min(layers[0].weight.shape))
+        self.scaled_columns = Columns.of(self.scaled)
+        self.steps = {  # a - a'
+            index: rows(layer.weight.shape[1]) for index, layer in enumerate(layers) if layer.inputs
+        }
+        self._scratch = rows(max(max(layer.weight.shape) for layer in layers))
+
+    def scratch(self, like: Tensor) -> Tensor:
+        """Return memory of this shape, good until the next call."""
+        return self._scratch[: like.shape[0]]
+
+
+class ColumnTerms:
+    """Clipped sums from passes over the records of a chunk."""
+
+    def __init__(self, network: Network):
+        self._network = network
+        self._slack = SLACK * torch.finfo(network.flat.dtype).eps
+        self._tiny = torch.finfo(network.flat.dtype).tiny
+        self._order = _order(network.layers)
+        self._with_products = [index for index, layer in enumerate(network.layers) if layer.inputs is not None]
+        self._workspaces: dict[int, _Workspace] = {}
+
+    def fixed(self, chunk: Records) -> Fixed:
+        """Return the records as columns, with what follows from them alone."""
+        network, x = self._network, chunk.inputs.t().contiguous()
+        first = network.layers[0]
+        gain = x.new_zeros(chunk.size)
+        if first.weight_part is not None:
+            gain += (x * x).sum(0) + x.shape[0] * self._tiny
+        if first.bias_part is not None:
+            gain += 1
+        gain *= 1 + self._slack
+        targets = None
+        if network.loss is squared and chunk.targets.shape == (chunk.size, network.layers[-1].width):
+            targets = chunk.targets.t().contiguous()
+        return Fixed(x, Columns.of(x), gain, (gain + 1) * (network.rows * self._tiny), targets)
+
+    def squared_norm(self, fixed: Fixed, done: Pass) -> Tensor:
+        """Return the squared norms of the gradients, never too small; not finite where a gradient is not."""
+        return self._terms(fixed, done, None).squared_norm if done.squared_norm is None else done.squared_norm
+
+    def shortened(self, fixed: Fixed, done: Pass, inner: float) -> Pass:
+        """Return the pass of the gradients clipped to ``inner``."""
+        return self._network.scaled(done, inner_factors(self.squared_norm(fixed, done), inner))
+
+    def add(
+        self, out: Vector, fixed: Fixed, weights: Tensor, radius: float, now: Pass, before: Pass | None = None
+    ) -> Tensor:
+        """Add the clipped sum of gradients, or of differences, to ``out``; return their squared norms."""
+        space = self._workspace(fixed.x)
+        terms = self._terms(fixed, now, before)
+        found = terms.squared_norm
+        if not math.isfinite(float(found.sum())):
+            # A record with a non-finite gradient counts as zero; 0 * inf would not.
+            fixed, terms = self._usable(fixed, terms, torch.isfinite(found))
+        if radius < math.inf:
+            torch.rsqrt(terms.squared_norm, out=space.weight_row).mul_(radius).clamp_(max=1.0).mul_(weights)
+        else:
+            space.weight_row.copy_(weights)
+        sums = column_sum(space.weight_columns, terms.stack.columns)[0]
+        parts = []
+        for what in self._order:
+            if isinstance(what, slice):
+                parts.append(sums[what])
+            elif what == 0:
+                parts.append(self._first_sum(fixed, terms.stack, space).view(-1))
+            else:
+                parts.append(self._product_sum(terms.products[what], space).view(-1))
+        out.add_(torch.cat(parts))
+        return found
+
+    def _terms(self, fixed: Fixed, now: Pass, before: Pass | None) -> _Terms:
+        space, stack = self._workspace(fixed.x), now.stack
+        if before is not None:
+            stack = space.difference
+            torch.sub(now.stack.rows, before.stack.rows, out=stack.rows)
+        torch.mul(stack.rows, stack.rows, out=space.squares)
+        norm = fixed.floor
+        for squares in space.squares_written:
+            norm = torch.add(norm, squares.sum(0), alpha=1 + self._slack)
+        if space.squares_of_first is not None:
+            norm = torch.addcmul(norm, space.squares_of_first.sum(0), fixed.gain)
+        products = {}
+        for index in self._with_products:
+            square, products[index] = self._products(index, now, before, stack, space)
+            norm = norm + square
+        return _Terms(stack, norm, products)
+
+    def _products(
+        self, index: int, now: Pass, before: Pass | None, stack: Stack, space: _Workspace
+    ) -> tuple[Tensor, _Products]:
+        """Return the squared norm of a layer's weight gradients, and the products they are sums of."""
+        a, g = now.inputs[index], now.errors[index]
+        error_square = space.squares_of_errors[index].sum(0).add_(g.shape[0] * self._tiny)
+        if before is None:
+            return self._square(a, space) * error_square * (1 + self._slack), _Products([(g, a)])
+        previous, dg = before.inputs[index], stack.rows[self._network.layers[index].error]
+        da = torch.sub(a, previous, out=space.steps[index])
+        magnitude = (self._square(da, space) * self._square(g, space)).addcmul_(
+            self._square(previous, space), error_square
+        )
+        cross = self._dot(da, previous, space) * self._dot(g, dg, space)
+        norm = magnitude.add(cross, alpha=2).clamp_(min=0)
+        # The products of a record may each be larger than their sum, and so may be their rounding.
+        cancelling = magnitude.sub(norm, alpha=CANCELLATION)
+        return norm.add_(magnitude, alpha=self._slack), _Products([(g, da), (dg, previous)], cancelling)
+
+    def _first_sum(self, fixed: Fixed, stack: Stack, space: _Workspace) -> Tensor:
+        """Return the weighted sum of error (x) record; the narrower factor is scaled."""
+        error = stack.errors[0]
+        if error.shape[0] <= fixed.x.shape[0]:
+            torch.mul(error, space.weights, out=space.scaled)
+            return column_sum(space.scaled_columns, fixed.columns)
+        torch.mul(fixed.x, space.weights, out=space.scaled)
+        return column_sum(stack.first_columns, space.scaled_columns)
+
+    def _product_sum(self, products: _Products, space: _Workspace) -> Tensor:
+        """Return the weighted sum of products; records whose products nearly cancel, in double precision."""
+        weights, cancelling, parts = space.weights, products.cancelling, []
+        if cancelling is not None and float(cancelling.max()) > 0:  # few, and rarely any
+            apart = (cancelling > 0).nonzero().squeeze(1)
+            chosen = weights[:, apart].double()
+            parts += [(left[:, apart] * chosen) @ right[:, apart].double().t() for left, right in products.pairs]
+            weights = weights.masked_fill(cancelling > 0, 0.0)
+        for left, right in products.pairs:
+            narrow = left if left.shape[0] <= right.shape[0] else right
+            scaled = torch.mul(narrow, weights, out=space.scratch(narrow))
+            both = (scaled, right) if narrow is left else (left, scaled)
+            parts.append(column_sum(*map(Columns.of, both)))
+        return torch.stack(parts).sum(0)
+
+    def _usable(self, fixed: Fixed, terms: _Terms, usable: Tensor) -> tuple[Fixed, _Terms]:
+        """Set to zero what belongs to other records."""
+        x = _only(usable, fixed.x)
+        stack = Stack(self._network, x)
+        stack.rows.copy_(_only(usable, terms.stack.rows))
+        products = {
+            index: _Products(
+                [(_only(usable, left), _only(usable, right)) for left, right in product.pairs],
+                None if product.cancelling is None else _only(usable, product.cancelling),
+            )
+            for index, product in terms.products.items()
+        }
+        fixed = fixed._replace(x=x, columns=Columns.of(x))
+        return fixed, _Terms(stack, _only(usable, terms.squared_norm), products)
+
+    def _workspace(self, like: Tensor) -> _Workspace:
+        found = self._workspaces.get(like.shape[1])
+        if found is None:
+            if len(self._workspaces) > 3:  # chunks of ever other sizes: do not keep them all
+                self._workspaces.clear()
+            found = self._workspaces[like.shape[1]] = _Workspace(self._network, like)
+        return found
+
+    def _square(self, x: Tensor, space: _Workspace) -> Tensor:
+        return self._dot(x, x, space).add_(x.shape[0] * self._tiny)
+
+    def _dot(self, x: Tensor, y: Tensor, space: _Workspace) -> Tensor:
+        return torch.mul(x, y, out=space.scratch(x)).sum(0)
+
+
+def _only(usable: Tensor, values: Tensor) -> Tensor:
+    """Return the values with the columns that are not usable set to zero."""
+    return torch.where(usable, values, torch.zeros_like(values))
+
+
+def _order(layers: list[Layer]) -> list[int | slice]:
+    """Return where the parts of the flat vector come from: the rows of a stack, or the products of a layer."""
+    order: list[int | slice] = []
+
+    def rows(part: slice) -> None:
+        last = order[-1] if order else None
+        if isinstance(last, slice) and last.stop == part.start:
+            order[-1] = slice(last.start, part.stop)
+        else:
+            order.append(part)
+
+    for index, layer in enumerate(layers):
+        if layer.written is not None:
+            rows(layer.written)
+        elif layer.weight_part is not None:
+            order.append(index)
+        if layer.bias_part is not None and layer.error is not None:
+            rows(layer.error)
+    return order
