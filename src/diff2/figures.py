@@ -250,7 +250,7 @@ def focus(panel: Panel) -> tuple[float, float] | None:
     if panel.log and not panel.rising:
         return best / 1.5, 1.5 * min(worst, 1e3 * max(most, best))
     gap = max(most - best, 0.01 * abs(best))
-    far = min(worst, best + max(3 * gap, min(reach - best, 8 * gap)))
+    far = min(worst, best + max(3 * gap, min(reach - best, max(8 * gap, 0.25 * abs(best)))))
     if far <= best:
         return None
     limits = sorted((sign * (best - 0.06 * (far - best)), sign * (far + 0.03 * (far - best))))

@@ -106,7 +106,8 @@ function limits(found, metric, log) {
     return [low / 1.5, 1.5 * Math.min(high, 1e3 * Math.max(most, low))];
   }
   const gap = Math.max(most - best, 0.01 * Math.abs(best)), reach = reached[Math.floor(3 * reached.length / 4)] - best;
-  let far = state.whole ? worst : Math.min(worst, best + Math.max(3 * gap, Math.min(reach, 8 * gap)));
+  const cap = Math.max(8 * gap, 0.25 * Math.abs(best));
+  let far = state.whole ? worst : Math.min(worst, best + Math.max(3 * gap, Math.min(reach, cap)));
   if (far <= best) far = best + (Math.abs(best) || 1) * 0.05;
   return [sign * (best - 0.06 * (far - best)), sign * (far + 0.03 * (far - best))].sort(rising);
 }

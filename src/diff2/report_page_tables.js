@@ -88,7 +88,7 @@ function landscape(one) {
     const tell = () => { said.textContent = text; };
     if (point === best || !said.textContent) tell();
     const common = { tabindex: 0, "aria-description": text, onfocus: tell, onpointerenter: tell };
-    if (value(point) === null) return html("td", { class: "none", ...common }, "diverged");
+    if (value(point) === null) return html("td", { class: "none", ...common }, "none lasted");
     return html("td", { class: point === best ? "least" : null, ...common, style: { "--share": `${Math.round(60 * strength(value(point)))}%` } },
       fixed(value(point)), point.lasted < point.seeds ? html("small", {}, ` ${point.lasted}/${point.seeds}`) : null);
   };
