@@ -20,38 +20,36 @@ BUDGET = Budget(epsilon=3.0, delta=1e-5)
 RATE = diff2.GradientDescent(learning_rate=0.1)
 G, L = ROBUST_MEAN.gradient, ROBUST_MEAN.smoothness
 ALGORITHMS = {
-    "dpgd": diff2.DPGD(160, G, RATE),
-    "diff2": diff2.Diff2(160, 6, G, L, RATE),
-    "position": diff2.Diff2(160, 6, G, L, RATE, noise_schedule="position"),
-    "fused": diff2.FusedDiff2(160, 6, G, L, RATE),
-    "recursive": diff2.RecursiveDiff2(160, G, L, RATE),
+    "dpgd": diff2.DPGD(120, G, RATE),
+    "diff2": diff2.Diff2(120, 6, G, L, RATE),
+    "position": diff2.Diff2(120, 6, G, L, RATE, noise_schedule="position"),
+    "fused": diff2.FusedDiff2(120, 6, G, L, RATE),
+    "recursive": diff2.RecursiveDiff2(120, G, L, RATE),
 }
 
 
 def prepared(algorithm, seed=0):
     """Return a run on records whose gradients and differences are never clipped to G and L."""
-    problem = draw_problem("robust_mean", 3000, 60, 0)
-    clients = [(problem.inputs[:1000], problem.targets[:1000]), (problem.inputs[1000:], problem.targets[1000:])]
+    problem = draw_problem("robust_mean", 900, 40, 0)
+    clients = [(problem.inputs[:300], problem.targets[:300]), (problem.inputs[300:], problem.targets[300:])]
     return diff2.prepare(problem.model, problem.loss, clients, algorithm, BUDGET, seed=seed)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_without_clipping_the_error_is_the_noise_and_the_run_knows_it(name):
-    found = [estimate_errors(prepared(ALGORITHMS[name], seed), seed=seed) for seed in range(1)]
-    for errors in found:
-        assert errors.clipping < 1e-18 * errors.noise
-        assert errors.total == pytest.approx(errors.noise, rel=1e-6)
-    ratio = np.mean([errors.noise for errors in found]) / np.mean([errors.known for errors in found])
-    assert ratio == pytest.approx(1, abs=0.1)
+    errors = estimate_errors(prepared(ALGORITHMS[name]))
+    assert errors.clipping < 1e-18 * errors.noise
+    assert errors.total == pytest.approx(errors.noise, rel=1e-6)
+    assert errors.noise == pytest.approx(errors.known, rel=0.12)
 
 
 @pytest.mark.parametrize("name", ["dpgd", "diff2"])
 def test_the_plan_for_the_steps_of_a_run_is_what_the_run_measures(name):
     algorithm, training = ALGORITHMS[name], prepared(ALGORITHMS[name])
     errors = estimate_errors(training)
-    given = algorithm if name == "diff2" else diff2.Diff2(160, 1, G, 1.0, RATE)
+    given = algorithm if name == "diff2" else diff2.Diff2(120, 1, G, 1.0, RATE)
     view = outlook(
-        given, BUDGET, [1000, 2000], step_length=errors.step_length, dimension=len(training.engine.flat)
+        given, BUDGET, [300, 600], step_length=errors.step_length, dimension=len(training.engine.flat)
     )  # fmt: skip
     assert view.given.error == pytest.approx(errors.noise, rel=0.15)
     assert view.given.error == pytest.approx(errors.known, rel=0.1)
