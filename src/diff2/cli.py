@@ -15,6 +15,7 @@ from ._version import __version__
 from .console import command, emit_json, ending, upward
 from .data_cli import data_app
 from .experiments_cli import COMPARE_HELP, REPRODUCE_HELP, compare, reproduce
+from .federation.commands import federate_app
 from .options import DataDir, Json, Quiet, RunToml, Seed
 from .reports import account_document, show_account, show_demo, show_forecast, show_run
 
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app)
+app.add_typer(federate_app)
 
 
 def main() -> None:

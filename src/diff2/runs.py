@@ -19,7 +19,7 @@ from .plans import Opening, plan
 from .preparation import train
 from .private_scaling import scale_privately
 from .result import TrainResult
-from .runfile import RunFile
+from .runfile import AT_SITES, RunFile
 
 if TYPE_CHECKING:
     import pandas
@@ -52,9 +52,11 @@ def train_run_file(
         progress: show a bar; by default where standard error is a terminal.
     """
     target = Path(directory)
-    _require_free(target, resume)
+    require_free(target, resume)
     if run.data is None:
         raise InvalidArgument(f"{run.path}: the table [data] is missing")
+    if getattr(run.data, "file", None) == AT_SITES:
+        raise InvalidArgument(f"{run.path}: [data] names no tables, they are at the sites; use 'diff2 federate'")
     tables, settings = load_clients(run.data, strict=run.privacy.strict, pending=True), run.run
     seed = settings.seed if seed is None else seed
     tables, opening = _scaled(run, tables, seed, target)
@@ -81,6 +83,7 @@ def train_run_file(
         resume=resume,
         leaks=tables.leaks,
         strict=run.privacy.strict,
+        by_client=run.federation is not None,  # then the same bytes as at the sites, under one seed
         progress=progress,
         opening=opening,
     )
@@ -118,7 +121,8 @@ def load_model(directory: str | os.PathLike[str]) -> SavedModel:
     return SavedModel(model, encoding)
 
 
-def _require_free(target: Path, resume: bool) -> None:
+def require_free(target: Path, resume: bool) -> None:
+    """Refuse to begin a run in a directory that holds anything."""
     if target.exists() and not target.is_dir():
         raise InvalidArgument(f"{target} is a file; give a directory for the run")
     if not resume and target.is_dir() and any(target.iterdir()):

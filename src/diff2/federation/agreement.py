@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._fields import from_table
+from .._fields import convert, from_table
 from ..assembly import described, plain
 from ..data import Encoding
 from ..errors import InvalidArgument
@@ -36,6 +36,7 @@ class Agreement:
     run: RunSettings
     encoding: Encoding  # columns, their public ranges, classes
     group_column: str | None = None  # names the owner of a record, where owners are protected
+    leaks: tuple[str, ...] = ()  # what was taken from records without noise, if anything was
 
     @property
     def unit(self) -> str:
@@ -62,6 +63,7 @@ class Agreement:
             "run": plain(asdict(self.run)),
             "encoding": self.encoding.to_json(),
             "group_column": self.group_column,
+            "leaks": list(self.leaks),
         }
 
     @property
@@ -74,7 +76,7 @@ def read_agreement(fields: Any) -> Agreement:
     """Return what :meth:`Agreement.to_json` described; unknown names and keys are refused, nothing is imported."""
     if not isinstance(fields, Mapping) or fields.get("format") != FORMAT:
         raise InvalidArgument("the agreement is not one of this version of diff2; all parties need the same version")
-    missing = sorted({"algorithm", "model", "privacy", "run", "encoding", "group_column"} - set(fields))
+    missing = sorted({"algorithm", "model", "privacy", "run", "encoding", "group_column", "leaks"} - set(fields))
     if missing:
         raise InvalidArgument(f"the agreement says nothing of {missing}")
     tables = {name: _table(name, fields[name]) for name in ("algorithm", "model", "privacy", "run", "encoding")}
@@ -95,6 +97,7 @@ def read_agreement(fields: Any) -> Agreement:
         run=from_table(RunSettings, "run", tables["run"]),
         encoding=encoding,
         group_column=group,
+        leaks=convert("leaks", fields["leaks"], tuple[str, ...]),
     )
 
 

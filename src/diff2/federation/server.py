@@ -81,7 +81,7 @@ def prepare_at_sites(
         agreement.build_model(), loss, *_example(agreement, grouped), dtype=agreement.dtype,
         device=torch.device("cpu"), grouped=grouped,
     )  # fmt: skip
-    leaks = declare_leaks(privacy.budget, None, None, (), strict)
+    leaks = declare_leaks(privacy.budget, None, None, agreement.leaks, strict)
     run = _run_id(Path(directory), sites, resume)
 
     def opened(noise: NoiseSource) -> bytes:

@@ -54,6 +54,8 @@ class SiteLedger:
     def __init__(self, path: Path, site: str):
         """Open the ledger, or start it. A last line cut off by a crash was never answered, and is dropped."""
         self.path = path
+        self.site = site
+        self.refusals: list[str] = []  # reasons, in order
         self.runs: dict[str, RunLine] = {}
         self.ended: set[str] = set()
         self._answers: dict[str, dict[Label, AnswerLine]] = {}
@@ -93,6 +95,7 @@ class SiteLedger:
     def refuse(self, run: str, reason: str) -> None:
         """Write down a refusal."""
         self._write({"kind": "refusal", "run": run, "reason": reason})
+        self.refusals.append(reason)
 
     def end(self, run: str) -> None:
         """Write down that a run is complete: no question of it is answered any more."""
@@ -127,12 +130,24 @@ class SiteLedger:
         if kind == "answer":
             answer = AnswerLine(**{**fields, "radius": float(fields["radius"])})
             self._answers.setdefault(answer.run, {})[answer.label] = answer
+        if kind == "refusal":
+            self.refusals.append(str(fields["reason"]))
         if kind == "end":
             self.ended.add(fields["run"])
 
     def _write(self, line: dict[str, Any]) -> None:
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
+
+
+def read_site_ledger(path: Path) -> SiteLedger:
+    """Return the ledger in a file, whosever it is, to look at."""
+    try:
+        with open(path, "rb") as file:
+            site = json.loads(file.readline())["site"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise LedgerError(f"{path}, line 1: this is not a site's ledger ({error!r})") from None
+    return SiteLedger(path, site)
 
 
 def _plain(line: NamedTuple) -> dict[str, Any]:
