@@ -153,7 +153,7 @@ def prepare(
     def metrics(asked: LocalCohort | ClientwiseCohort) -> ExactMetrics | None:
         if metrics_every is None:
             return None
-        return ExactMetrics(engine.flat, loss_function, asked, weighting, metrics_every, held)
+        return ExactMetrics(engine, loss_function, asked, weighting, metrics_every, held)
 
     return assemble(
         noise_plan,

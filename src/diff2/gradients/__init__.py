@@ -1,9 +1,9 @@
 """Clipped sums of per-record gradients, and of their differences between two iterates."""
 
-from .columns import ColumnsEngine
+from .columns import ColumnsEngine, Evaluation
 from .flat import FlatModule
 from .ghost import GhostEngine
-from .groups import Grouped, grouped_loss
+from .groups import Grouped, grouped_loss, row_by_row
 from .inspection import Engine, build_engine
 from .per_record import LoopEngine, VmapEngine
 from .records import FeatureCache, Records
@@ -13,6 +13,7 @@ from .sums import rounding_allowance
 __all__ = [
     "ColumnsEngine",
     "Engine",
+    "Evaluation",
     "FeatureCache",
     "FlatModule",
     "GhostEngine",
@@ -24,4 +25,5 @@ __all__ = [
     "build_engine",
     "grouped_loss",
     "rounding_allowance",
+    "row_by_row",
 ]

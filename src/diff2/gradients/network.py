@@ -63,6 +63,8 @@ class Stack:
 class Pass:
     """What one pass over a chunk leaves."""
 
+    outputs: Tensor  # good until the next pass
+
     def __init__(self, network: Network, like: Tensor):
         self.stack = Stack(network, like)
         kept = like.new_empty(network.kept_inputs, like.shape[1])
@@ -120,11 +122,18 @@ class Network:
             and all(isinstance(first, nn.Linear) or isinstance(second, nn.Linear) for first, second in pairwise(steps))
         )
 
+    def outputs(self, x: Tensor) -> Tensor:
+        """Return the outputs, (outputs, records), in memory that the next call uses again."""
+        done = self._fresh(x)
+        outputs = self._forward(x, self._workspace(x), done)[-1]
+        self.take_back(done)
+        return outputs
+
     def run(self, x: Tensor, targets: Tensor, target_columns: Tensor | None) -> Pass:
         """Do one forward and one backward pass over (inputs, records)."""
         done, space = self._fresh(x), self._workspace(x)
         layers, values = self.layers, self._forward(x, space, done)
-        error = self._error(values.pop(), targets, target_columns, done.errors[-1])
+        error = self._error(values[-1], targets, target_columns, done.errors[-1])
         for index in range(len(layers) - 1, self._first - 1, -1):
             written = done.stack.written.get(index)
             if written is not None:
@@ -135,6 +144,7 @@ class Network:
                 error = multiply(weight.t(), error, out=done.errors[index - 1])
                 if slope is not None:
                     error.mul_(slope)
+        done.outputs = values[-1]
         return done
 
     def take_back(self, done: Pass) -> None:
