@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas
@@ -10,11 +11,12 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diff2 import Budget, InvalidArgument, Ledger, plan
+from diff2 import Budget, InvalidArgument, Ledger, mlp, plan, prepare
 from diff2.data import EncodedClients, Encoding, Pending, Scaling, TableSettings, load_clients
 from diff2.data.moments import SQUARES, radius, standard_of, vector_sum
 from diff2.errors import CheckpointError
 from diff2.estimators import DPGD, DPSGD, Diff2, DriftDiff2
+from diff2.forecast import forecast
 from diff2.population import Population
 from diff2.privacy import NoiseSource, gdp_mu
 from diff2.private_scaling import FILE, bounded_mean, released, scale_privately
@@ -227,6 +229,12 @@ def test_a_run_with_private_scaling_costs_its_budget(folder, algorithm):
     assert list(run.result.history["round"]) == list(range(1, 31))
 
 
+def test_diff2_plan_counts_the_scaling(folder):
+    run = read_run_file(folder / "run.toml")
+    found = forecast([810, 810], run, {}).plan
+    assert found.multipliers == plan(run.algorithm, run.privacy.budget, [810, 810], opening_share=0.02).multipliers
+
+
 def test_predictions_use_the_scaling_that_was_released(folder):
     run = read_run_file(folder / "run.toml")
     train_run_file(run, folder / "out", seed=1)
@@ -318,10 +326,7 @@ def test_scaling_of_another_run_is_refused(folder, monkeypatch):
         train_run_file(run, folder / "out", resume=True)
 
 
-def test_release_that_was_not_planned_is_refused(folder):
-    from diff2 import prepare
-    from diff2.models import mlp
-
+def test_release_that_was_not_planned_is_refused():
     tables = tables_of(np.random.default_rng(0).uniform(-1, 1, (50, 3)))
     noise_plan = plan(DPGD(10, 1.0, STEP), Budget(1.0, 1e-3), [50], opening_share=0.02)
     scaled, opening = scale_privately(tables, noise_plan, seed=0)
@@ -363,15 +368,11 @@ def test_settings_that_make_no_sense(change, message):
 )
 def test_every_column_needs_a_range(folder, ranges, message):
     settings = read_run_file(folder / "run.toml").data
-    from dataclasses import replace
-
     with pytest.raises(InvalidArgument, match=message):
         load_clients(replace(settings, scale_bounds=ranges), pending=True)
 
 
 def test_one_range_for_all_columns(folder):
-    from dataclasses import replace
-
     settings = replace(read_run_file(folder / "run.toml").data, scale_bounds=50.0)
     tables = load_clients(settings, pending=True)
     assert tables.pending == Pending((0, 1), 0.02)
