@@ -56,14 +56,15 @@ class FlareTransport:
 class FlareServer:
     """The server object of a job."""
 
-    def __init__(self, order: str):
-        """``order``: what to do, as JSON text. Text, for FLARE would build objects from nested tables."""
-        self.order = order
+    def __init__(self, orders: list[str]):
+        """``orders``: what to do, one after the other, as JSON text; FLARE would build objects from nested tables."""
+        self.orders = orders
 
     @collab.main
     def run(self) -> None:
-        """Carry out the order with the sites of this job."""
-        carry_out(read_order(self.order), FlareTransport(collab.clients))
+        """Carry out the orders with the sites of this job."""
+        for order in self.orders:
+            carry_out(read_order(order), FlareTransport(collab.clients))
 
 
 class FlareSite:
@@ -86,8 +87,9 @@ class FlareSite:
         return self._site.answer(payload)
 
 
-def write_job(folder: Path, name: str, order: Order, *, start_timeout: float) -> Path:
-    """Write the folder of a FLARE job, and return it: two small files, no code."""
+def write_job(folder: Path, name: str, orders: Sequence[Order], *, start_timeout: float) -> Path:
+    """Write the folder of a FLARE job for orders to the same sites, and return it: a few small files, no code."""
+    order, texts = orders[0], [order.to_text() for order in orders]
     least = len(order.sites) if order.minimum_sites is None else order.minimum_sites
     meta = {
         "name": name,
@@ -100,7 +102,7 @@ def write_job(folder: Path, name: str, order: Order, *, start_timeout: float) ->
     server = {
         "format_version": 2,
         "workflows": [_component("controller", "nvflare.collab.runtime.controller.CollabController", controller)],
-        "components": [_component("_server", "diff2.federation.flare.FlareServer", {"order": order.to_text()})],
+        "components": [_component("_server", "diff2.federation.flare.FlareServer", {"orders": texts})],
     }
     executor = {"client_obj_id": "_client", "collab_obj_ids": [], "max_call_threads": THREADS}
     path = "nvflare.collab.runtime.executor.CollabExecutor"

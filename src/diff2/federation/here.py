@@ -88,7 +88,7 @@ def _simulated(
     report: Report,
     started: Callable[[Processes], None],
 ) -> None:
-    job = write_job(workspace / "job", "run", order, start_timeout=start_timeout)
+    job = write_job(workspace / "job", "run", [order], start_timeout=start_timeout)
     simulation = workspace / "simulation"  # the simulator empties it first, but for "local"
     (simulation / "local").mkdir(parents=True)
     write_json(simulation / "local" / "resources.json", {"format_version": 2, "class_allow_list": list(CLASSES)})
@@ -116,7 +116,7 @@ def _real(
     started: Callable[[Processes], None],
 ) -> None:
     kits = provision_here(workspace, order.sites)
-    job = write_job(workspace / "job", "run", order, start_timeout=start_timeout)
+    job = write_job(workspace / "job", "run", [order], start_timeout=start_timeout)
     with Processes() as processes:
         _start_all(processes, kits, sites)
         started(processes)

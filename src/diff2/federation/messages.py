@@ -71,8 +71,10 @@ def read(data: Any) -> Message:
         raise
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise BadMessage(f"the header of the message is damaged ({type(error).__name__})") from None
-    if position != len(view) or not isinstance(kind, str) or not isinstance(fields, dict):
+    if position != len(view) or len(arrays) != len(described) or not isinstance(kind, str):
         raise BadMessage("the message does not hold what its header says")
+    if not isinstance(fields, dict):
+        raise BadMessage("the fields of the message are not a table")
     return Message(kind, fields, arrays)
 
 
@@ -87,7 +89,7 @@ def refusal(reason: str) -> bytes:
 
 
 def _little_endian(name: str, array: np.ndarray) -> np.ndarray:
-    values = np.ascontiguousarray(array)
+    values = np.asarray(array, order="C")
     values = values.astype(values.dtype.newbyteorder("<"), copy=False)
     if values.dtype.str not in TYPES:
         raise BadMessage(f"array {name!r} has the type {values.dtype}, which messages do not carry")
