@@ -49,7 +49,9 @@ def list_tables(
 @data_app.command(epilog="Example: diff2 data fetch gas_turbine covertype")
 def fetch(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Tables of 'diff2 data list', or: all.")],
-    to: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to; by default a cache of the user's.")] = None,
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to; by default where it is, or a cache.")
+    ] = None,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no report.")] = False,
 ) -> None:
@@ -58,13 +60,15 @@ def fetch(
     with ending(f"nothing incomplete is kept; start again with: {again}"):
         from .data.catalogue import CATALOGUE, entry_of
         from .data.fetching import fetch as fetch_table
+        from .data.places import found
 
         wanted = list(CATALOGUE) if names == ["all"] else names
         entries = [entry_of(name) for name in wanted]  # a misspelt name is found before anything is fetched
         done = []
         for entry in entries:
+            place = found(entry)  # one that is damaged there is replaced there
             with byte_bar(entry.name, show=False if quiet or as_json else None) as report:
-                path = fetch_table(entry, to, report)
+                path = fetch_table(entry, place.parent if to is None and place is not None else to, report)
             done.append(_described(entry, path))
             if not (quiet or as_json):
                 show_line(f"{entry.name}: {path}")

@@ -32,12 +32,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from ..errors import Diff2Error
 
 if TYPE_CHECKING:
     import pandas
+    import torch
 
 SITES = (1, 2, 3, 4, 5, 6)
 RECORDS = 20_190
@@ -74,7 +74,7 @@ FEATURES = (*RANGES, *AGES)
 TARGET = "mdvis"
 PERSON = "zper"
 
-Pair = tuple[torch.Tensor, torch.Tensor]
+Pair = tuple["torch.Tensor", "torch.Tensor"]
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,8 @@ def load() -> RandHie:
     On which side a person is depends on the identifier alone (a hash), so it is the same everywhere and always:
     3543, 3243, 1930, 2443, 2090 and 2856 person-years to train on, 4085 to test on.
     """
+    import torch
+
     table = read_table()
     held_out = fifth_of(table[PERSON]) == TEST_FIFTH
     inputs, targets = scale(table), torch.from_numpy(np.log1p(table[[TARGET]].to_numpy(np.float32)))
@@ -134,6 +136,8 @@ def table_path() -> Path:
 
 def scale(table: pandas.DataFrame) -> torch.Tensor:
     """Return the inputs, scaled by public constants alone: each within [-1, 1]."""
+    import torch
+
     columns = []
     for name, (low, high) in RANGES.items():
         values = table[name].to_numpy(np.float64)
