@@ -15,6 +15,7 @@ from pathlib import Path
 from ._validate import at_least, one_of
 from .comparison import load_public
 from .data import BuiltinSettings
+from .data.catalogue import CATALOGUE
 from .errors import Diff2Error, InvalidArgument
 from .figures import require_matplotlib
 from .grids import FULL, GRIDS, Grid, read_grids
@@ -83,7 +84,7 @@ def reproduce(
     by_name = {method.name: method for method in grids}
     found = Reproduced(
         name=_name(file),
-        title=_name(file).replace("_", " "),
+        title=_title(_name(file)),
         task="classification" if tables.encoding.classes is not None else "regression",
         delta=file.privacy.delta,
         grid=grid,
@@ -143,6 +144,10 @@ def _name(file: TuneFile) -> str:
     if isinstance(data, BuiltinSettings):
         return data.builtin
     return getattr(data, "dataset", None) or file.path.stem
+
+
+def _title(name: str) -> str:
+    return CATALOGUE[name].provenance.title if name in CATALOGUE else name.replace("_", " ")
 
 
 def find_experiment(dataset: str) -> Path:
