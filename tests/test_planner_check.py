@@ -37,7 +37,7 @@ def prepared(algorithm, seed=0):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_without_clipping_the_error_is_the_noise_and_the_run_knows_it(name):
-    errors = estimate_errors(prepared(ALGORITHMS[name]))
+    errors = estimate_errors(prepared(ALGORITHMS[name])).whole
     assert errors.clipping < 1e-18 * errors.noise
     assert errors.total == pytest.approx(errors.noise, rel=1e-6)
     assert errors.noise == pytest.approx(errors.known, rel=0.12)
@@ -46,7 +46,7 @@ def test_without_clipping_the_error_is_the_noise_and_the_run_knows_it(name):
 @pytest.mark.parametrize("name", ["dpgd", "diff2"])
 def test_the_plan_for_the_steps_of_a_run_is_what_the_run_measures(name):
     algorithm, training = ALGORITHMS[name], prepared(ALGORITHMS[name])
-    errors = estimate_errors(training)
+    errors = estimate_errors(training).whole
     given = algorithm if name == "diff2" else diff2.Diff2(120, 1, G, 1.0, RATE)
     view = outlook(
         given, BUDGET, [300, 600], step_length=errors.step_length, dimension=len(training.engine.flat)
@@ -57,7 +57,7 @@ def test_the_plan_for_the_steps_of_a_run_is_what_the_run_measures(name):
 
 def test_tight_clipping_shows_as_clipping_and_not_as_noise():
     training = prepared(replace(ALGORITHMS["diff2"], clip_gradient=G / 50, clip_smoothness=L / 50))
-    errors = estimate_errors(training)
+    errors = estimate_errors(training).whole
     assert errors.clipping > 0.5 * errors.total
     assert errors.noise == pytest.approx(errors.known, rel=0.25)
     assert errors.total == pytest.approx(errors.noise + errors.clipping, rel=0.25)
@@ -66,9 +66,12 @@ def test_tight_clipping_shows_as_clipping_and_not_as_noise():
 def test_a_run_that_is_watched_is_the_same_run():
     algorithm = ALGORITHMS["diff2"]
     watched, plain = prepared(algorithm), prepared(algorithm)
-    errors = estimate_errors(watched)
+    found = estimate_errors(watched)
     history = plain.run(progress=False).history
-    assert errors.step_length == pytest.approx(math.sqrt((history["step_norm"] ** 2).mean()), rel=1e-12)
+    assert found.whole.step_length == pytest.approx(math.sqrt((history["step_norm"] ** 2).mean()), rel=1e-12)
+    assert found.later.step_length == pytest.approx(
+        math.sqrt((history["step_norm"][12:] ** 2).mean()), rel=1e-12
+    )  # fmt: skip
     assert [entry.noise_std for entry in watched.mechanism.ledger.entries] == list(history["noise_std"])
 
 
@@ -129,8 +132,8 @@ def file(tmp_path):
 def test_the_table_compares_plan_ledger_and_measurement(file, tmp_path):
     with pytest.warns(PrivacyLeakWarning, match="NOT PRIVATE"):
         rows = planner_check(read_compare_file(file), tmp_path / "out")
-    dpgd, restarted, recursive = rows
-    assert [row["restart_interval"] for row in rows] == [None, 5, None]
+    dpgd, restarted, recursive = [row for row in rows if row["part"] == "whole"]
+    assert [row["restart_interval"] for row in rows] == [None, None, 5, 5, None, None]
     assert dpgd["plan"] == pytest.approx(dpgd["ledger"], rel=1e-6)
     assert restarted["plan"] == pytest.approx(restarted["ledger"], rel=0.3)
     assert math.isnan(recursive["plan"])  # diff2 plan predicts nothing for it
@@ -154,4 +157,6 @@ def test_the_command_writes_the_table(file, tmp_path):
     run = CliRunner().invoke(app, [str(file), "--out", str(tmp_path / "out")])
     assert run.exit_code == 0, run.output
     with (tmp_path / "out" / "planner-check.csv").open() as table:
-        assert [row["method"] for row in csv.DictReader(table)] == ["DP-GD", "DIFF2-GD", "DIFF2 recursive"]
+        assert [row["method"] for row in csv.DictReader(table)] == [
+            *("DP-GD", "DP-GD"), *("DIFF2-GD", "DIFF2-GD"), *("DIFF2 recursive", "DIFF2 recursive")
+        ]  # fmt: skip

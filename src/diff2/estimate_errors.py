@@ -12,7 +12,7 @@ is the sum of what the noise adds, which a plan can predict, and of what clippin
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from .training import Training
 
 
 class Errors(NamedTuple):
-    """Mean squared lengths over the rounds of a run."""
+    """Mean squared lengths over rounds of a run."""
 
     total: float  # of the estimate minus the gradient
     noise: float
@@ -78,7 +78,14 @@ class _Replayed:
         return Release(mean.value, self.entries.pop(0))
 
 
-def estimate_errors(training: Training, *, measured: int = 500, seed: int = 0) -> Errors:
+class Found(NamedTuple):
+    """Errors of all rounds; and of those after the first tenth, which leaves out the long steps of the start."""
+
+    whole: Errors
+    later: Errors
+
+
+def estimate_errors(training: Training, *, measured: int = 500, seed: int = 0) -> Found:
     """Run the training from its start and return the errors of its estimates.
 
     Args:
@@ -94,7 +101,7 @@ def estimate_errors(training: Training, *, measured: int = 500, seed: int = 0) -
     watched = _Watched(cohort)
     training = replace(training, cohort=watched)
     weights = measured_rounds(algorithm.rounds, seed, head=0, tail=measured)
-    state, steps, sums = training.init(), list[float](), [0.0] * 5
+    state, steps, squares = training.init(), list[float](), dict[int, Sequence[float]]()
     silent = algorithm.init(training.start, cohort.population)
     for r in range(1, algorithm.rounds + 1):
         before, released = state.params, len(training.mechanism.ledger.entries)
@@ -109,10 +116,19 @@ def estimate_errors(training: Training, *, measured: int = 500, seed: int = 0) -
         if r - 1 in weights:
             estimate = (before.double() - state.params.double()) / routine.learning_rate
             known = estimate.numel() * info.estimate_std**2
-            found = (*_squares(estimate, quiet.value, cohort.exact_gradient(before)), known)
-            sums = [total + weights[r - 1] * value for total, value in zip(sums, found, strict=True)]
-    total, noise, clipping, gradient, known = sums
-    return Errors(total, noise, clipping, known, gradient, math.sqrt(math.fsum(steps) / len(steps)))
+            squares[r - 1] = (*_squares(estimate, quiet.value, cohort.exact_gradient(before)), known)
+    return Found(*(_means(weights, squares, steps, first) for first in (0, algorithm.rounds // 10)))
+
+
+def _means(
+    weights: Mapping[int, float], squares: Mapping[int, Sequence[float]], steps: Sequence[float], first: int
+) -> Errors:
+    """Return the errors of the rounds from ``first``, counted from 0."""
+    share = math.fsum(weight for r, weight in weights.items() if r >= first)
+    total, noise, clipping, gradient, known = (
+        math.fsum(weight * squares[r][i] for r, weight in weights.items() if r >= first) / share for i in range(5)
+    )
+    return Errors(total, noise, clipping, known, gradient, math.sqrt(math.fsum(steps[first:]) / len(steps[first:])))
 
 
 def _squares(estimate: Vector, quiet: Vector, gradient: Vector) -> Sequence[float]:

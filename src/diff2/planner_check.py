@@ -5,7 +5,9 @@ For every method of a comparison file, at two or more seeds, the table has root 
 * *plan*: the prediction of ``diff2 plan``, for the root mean square of ``step_norm`` in the run at *another* seed, as
   somebody would have it who plans a second run;
 * *ledger*: what the run itself knows of the noise in its estimate, from the scales of its releases;
-* *noise* and *error*: what was measured, and the *share of clipping* in the squared error.
+* *noise* and *error*: what was measured, and the *share of clipping* in the squared error;
+
+over all rounds, and over those after the first tenth, where steps are no longer those of the start.
 
 The exact gradients that are needed leak, so this is for public data.
 
@@ -17,7 +19,7 @@ from __future__ import annotations
 import csv
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,11 +41,12 @@ from .plans import plan
 from .preparation import prepare
 from .privacy import Budget
 from .runfile import CompareFile, read_compare_file
-from .store import RunStore
+from .store import Run, RunStore
 from .training import Training
 from .trials import Setup, Trial, digest_of, one_thread, trial_key
 
 FORMAT = 1  # of a line of runs.jsonl; another number trains everything again
+PARTS = ("whole", "later")  # of a run: all rounds, those after the first tenth
 MEASURED = 500  # rounds of a run in which the exact gradient is computed
 
 Report = Callable[[int, int], None]  # runs finished, runs in all
@@ -58,7 +61,10 @@ def planner_check(
     measured: int = MEASURED,
     report: Report = lambda done, total: None,
 ) -> list[Row]:
-    """Return a line for each method; runs that ``directory`` holds already are not made again."""
+    """Return two lines for each method: its whole run, and the rounds after the first tenth.
+
+    Runs that ``directory`` holds already are not made again.
+    """
     at_least("seeds", seeds, 2)
     methods = choose_methods(file, None, [file.privacy.epsilon])
     tables = _load(file)
@@ -76,11 +82,12 @@ def planner_check(
                 with one_thread():
                     training = _prepare(file, tables, algorithm, seed)
                     errors = estimate_errors(training, measured=measured, seed=seed)
-                run = store.add({"key": key, "dimension": len(training.engine.flat), **errors._asdict()})
+                parts = {part: getattr(errors, part)._asdict() for part in PARTS}
+                run = store.add({"key": key, "dimension": len(training.engine.flat), **parts})
             found.append(run)
             count += 1
             report(count, total)
-        lines.append(_line(file, method, tables, found))
+        lines += [_line(file, method, tables, part, found) for part in PARTS]
     return lines
 
 
@@ -109,19 +116,20 @@ def planned_error(file: CompareFile, algorithm: Algorithm, sizes: Sequence[int],
     return view.given.error
 
 
-def _line(file: CompareFile, method: Method, tables: EncodedClients, runs: Sequence[Mapping[str, Any]]) -> Row:
+def _line(file: CompareFile, method: Method, tables: EncodedClients, part: str, runs: Sequence[Run]) -> Row:
     algorithm, sizes = _algorithm(file, method), [len(inputs) for inputs, _ in tables.clients]
-    lengths = [run["step_length"] for run in runs]
+    lengths = [run[part]["step_length"] for run in runs]
     others = [*lengths[1:], lengths[0]]  # each run is predicted from another
     planned = [
         None if length is None else planned_error(file, algorithm, sizes, length, run["dimension"])
         for run, length in zip(runs, others, strict=True)
     ]
-    mean = {name: _mean([run[name] for run in runs]) for name in Errors._fields}
+    mean = {name: _mean([run[part][name] for run in runs]) for name in Errors._fields}
     predicted = math.nan if None in planned else _mean(planned)
     return {
         "table": file.path.stem,
         "method": method.label,
+        "part": part,
         "rounds": algorithm.rounds,
         "restart_interval": getattr(algorithm, "restart_interval", None),
         "clip_gradient": getattr(algorithm, "clip_gradient", None),
@@ -208,7 +216,7 @@ def _show(rows: Sequence[Row]) -> None:
         "root mean squares over rounds; ratios: predicted / measured noise",
         [
             [
-                f"{row['table']}, {row['method']}",
+                f"{row['table']}, {row['method']}, {row['part']}",
                 f"{row['step_length']:.3g}",
                 *("-" if math.isnan(row[name]) else f"{row[name]:.3g}" for name in names),
                 f"{100 * row['clipping_share']:.0f} %",
