@@ -108,11 +108,11 @@ def draw(found: Sequence[Found], path: Path) -> Path:
     for axes, part in zip(figure.subplots(1, len(found), squeeze=False)[0], found, strict=True):
         for method in METHODS:
             rows = [row for row in part.rows if (row["variant"], row["method"]) == ("theorem", method)]
-            _draw_method(axes, method, points_of(rows, "mean", _n_epsilon))
+            _draw_method(axes, method, points_of(rows, "mean", _n_mu))
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_title(TITLES[part.experiment.problem], loc="left", fontsize=11)
-        axes.set_xlabel(r"$N \varepsilon$", fontsize=10)
+        axes.set_xlabel(r"$N \mu$  ($\mu$: the budget as Gaussian DP)", fontsize=10)
         axes.grid(color="#E4E4E4", linewidth=0.7)
         axes.set_axisbelow(True)
         axes.tick_params(labelsize=9)
