@@ -195,7 +195,7 @@ def test_a_line_cannot_claim_a_better_price_than_its_noise_justifies(path, field
         Ledger.read(path)
 
 
-@pytest.mark.parametrize("field", ReleaseEntry._fields)
+@pytest.mark.parametrize("field", [name for name in ReleaseEntry._fields if name != "shares"])
 def test_a_line_without_a_field_is_refused(path, field):
     lines = path.read_text().splitlines()
     fields = json.loads(lines[1])

@@ -41,6 +41,8 @@ def assemble(
     resume: bool,
     leaks: Sequence[str],
     opening: Opening | None = None,
+    trust: Mapping[str, Any] | None = None,
+    mechanism: Callable[[C, Ledger, NoiseSource, float], Mechanism] | None = None,
 ) -> Training:
     """Open or resume the run; spend nothing yet.
 
@@ -50,6 +52,8 @@ def assemble(
         metrics: exact metrics of the cohort, or None.
         settings: whatever else must be the same for a run to go on.
         opening: a release that was made before the first round; it becomes the first line of the ledger.
+        trust: who adds the noise, where that is not whoever runs this; a part of the ledger's header.
+        mechanism: builds what adds the noise, given the largest sum of 1/z^2; by default it is added here.
     """
     algorithm, budget = noise_plan.algorithm, noise_plan.budget
     start = engine.flat.vector.clone()
@@ -60,6 +64,8 @@ def assemble(
         header["filter_mu"] = limit
     if opening is not None:
         header["opening_share"] = opening.share
+    if trust is not None:
+        header["trust"] = dict(trust)
     whole = {
         **header,
         **settings,
@@ -75,10 +81,11 @@ def assemble(
     tag = b"" if folder is None else _tag(folder, noise, records_tag, found)
     ledger = _open_ledger(folder, header, found, opening)
     asked = cohort(noise)
+    most = math.inf if limit is None else limit**2
     return Training(
         plan=noise_plan,
         cohort=asked,
-        mechanism=Mechanism(ledger, noise, limit=math.inf if limit is None else limit**2),
+        mechanism=Mechanism(ledger, noise, limit=most) if mechanism is None else mechanism(asked, ledger, noise, most),
         engine=engine,
         start=start,
         output_round=algorithm.rounds if output == "last" else noise.integer(algorithm.rounds, "output"),

@@ -75,7 +75,8 @@ class _Replayed:
         return self.answers.pop(0)
 
     def gaussian(self, mean: BoundedMean, multiplier: float, **place: Any) -> Release:
-        return Release(mean.value, self.entries.pop(0))
+        entry = self.entries.pop(0)
+        return Release(mean.value, entry, entry.noise_std**2)
 
 
 class Found(NamedTuple):

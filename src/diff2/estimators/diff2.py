@@ -135,7 +135,7 @@ class Diff2(Estimator):
         release = round.release(mean, purpose, multiplier=self._multiplier(purpose, split, round))
         if math.isfinite(release.entry.multiplier) and release.entry.multiplier > 0:
             split = {**split, "spent": split["spent"] + release.entry.multiplier**-2}
-        estimate = Estimate(base + release.value, variance + release.entry.noise_std**2)
+        estimate = Estimate(base + release.value, variance + release.variance)
         return estimate, {
             "previous_params": params,
             "estimate": estimate.value,

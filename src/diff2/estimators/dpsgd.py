@@ -75,7 +75,7 @@ class DPSGD(Estimator):
         batch = self._batch(round.cohort.population)
         mean = round.cohort.clipped_gradient(round.params, self.clip_gradient, round=round.number, batch=batch)
         release = round.release(mean, GRADIENT)
-        return Estimate(release.value, release.entry.noise_std**2), state
+        return Estimate(release.value, release.variance), state
 
     def _batch(self, population: Population) -> Batch:
         if self.sampling == "fixed":

@@ -86,7 +86,7 @@ class DPSRM(Estimator):
         gradient = cohort.clipped_gradient(params, self.clip_gradient, round=r, batch=self._batch)
         if r == 1:
             release = round.release(gradient, GRADIENT)
-            value, variance = release.value, release.entry.noise_std**2
+            value, variance = release.value, release.variance
         else:
             keep = 1 - self.gain
             previous = state["previous_params"]
@@ -95,7 +95,7 @@ class DPSRM(Estimator):
             )  # fmt: skip
             release = round.release(combined([(self.gain, gradient), (keep, difference)]), DIFFERENCE)
             value = keep * state["estimate"] + release.value
-            variance = keep**2 * state["variance"] + release.entry.noise_std**2
+            variance = keep**2 * state["variance"] + release.variance
         return Estimate(value, variance), {"previous_params": params, "estimate": value, "variance": variance}
 
     @property

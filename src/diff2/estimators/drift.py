@@ -98,13 +98,13 @@ class DriftDiff2(Estimator):
         if r == 1 or self._restarts(state, round, radius):
             mean = round.cohort.clipped_gradient(params, self.clip_gradient, round=r, remember=True)
             release = round.release(mean, GRADIENT, multiplier=_multiplier(GRADIENT, round))
-            value, fresh, drift, age = release.value, release.entry.noise_std**2, 0.0, 0
+            value, fresh, drift, age = release.value, release.variance, 0.0, 0
         else:
             inner = self.clip_gradient if self.clipping == "telescoped" else math.inf
             mean = round.cohort.clipped_difference(params, previous, radius, round=r, inner=inner)
             release = round.release(mean, DIFFERENCE, multiplier=_multiplier(DIFFERENCE, round))
             value = state["estimate"] + release.value
-            fresh, drift = state["fresh"], state["drift"] + release.entry.noise_std**2
+            fresh, drift = state["fresh"], state["drift"] + release.variance
             age = state["age"] + 1
         z = release.entry.multiplier
         spent = state["spent"] + (z**-2 if z > 0 else 0.0)

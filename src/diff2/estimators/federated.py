@@ -99,7 +99,7 @@ class DPFedAvg(Estimator):
             )
             release = round.release(mean, LOCAL, step=step)
             total = total + release.value
-            variance += (self.local_learning_rate * release.entry.noise_std) ** 2
+            variance += self.local_learning_rate**2 * release.variance
             direction = release.value if correction is None else release.value + correction
             moved = moved + self.local_learning_rate * direction
             point = (round.params.double() - moved).to(round.params.dtype)

@@ -91,14 +91,14 @@ class FusedDiff2(Estimator):
             inner = self.clip_gradient if self.clipping == "telescoped" else math.inf
             mean = round.cohort.clipped_difference(params, previous, radius, round=r, inner=inner)
             difference = round.release(mean, DIFFERENCE)
-            value, variance = value + difference.value, variance + difference.entry.noise_std**2
+            value, variance = value + difference.value, variance + difference.variance
         if self._fuses(r):
             # A release of its own, hence with clients drawn for it alone, where they are drawn.
             mean = round.cohort.clipped_gradient(params, self.clip_gradient, round=r, step=1, remember=True)
             gradient = round.release(mean, GRADIENT)
-            gain = fusion_gain(variance, gradient.entry.noise_std**2)
+            gain = fusion_gain(variance, gradient.variance)
             value = value + gain * (gradient.value - value)
-            variance = gradient.entry.noise_std**2 if gain == 1 else (1 - gain) * variance
+            variance = gradient.variance if gain == 1 else (1 - gain) * variance
         return Estimate(value, variance), {"previous_params": params, "estimate": value, "variance": variance}
 
     def _fuses(self, r: int) -> bool:

@@ -40,7 +40,7 @@ class DPGD(Estimator):
     def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
         mean = round.cohort.clipped_gradient(round.params, self.clip_gradient, round=round.number)
         release = round.release(mean, GRADIENT)
-        return Estimate(release.value, release.entry.noise_std**2), state
+        return Estimate(release.value, release.variance), state
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class RecursiveDiff2(Estimator):
             mean = combined([(gain, gradient), (1 - gain, difference)])
         release = round.release(mean, GRADIENT)
         value = (1 - gain) * state["estimate"] + release.value
-        std = release.entry.noise_std
+        std = math.sqrt(release.variance)
         # The unit of ``relative`` is the noise of a gradient; this release tells it, for its radius is known.
         unit = std / release.entry.clip * self.clip_gradient if std > 0 else 0.0
         return Estimate(value, relative * unit**2), {

@@ -104,7 +104,7 @@ class SRNSGD(Estimator):
         release = round.release_leaf(mean, purpose, leaf=j, leaves=self.batches)
         total = release.value if restart and j == 0 else state["sum"] + release.value
         closed = 0.0 if restart else state["closed"]
-        variance = closed + len(tree_nodes(j + 1)) * release.entry.noise_std**2
+        variance = closed + len(tree_nodes(j + 1)) * release.variance
         count = j + 1 if restart else self.batches
         if j + 1 == self.batches:
             closed = variance

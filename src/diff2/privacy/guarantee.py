@@ -22,6 +22,11 @@ class Guarantee:
     seeded: bool
     leaks: tuple[str, ...] = ()
     complete: bool = True
+    noise: str = "server"  # who adds it
+    sites: int = 0
+    honest: int = 0  # of the sites, where they add the noise
+    secure_aggregation: str = "none"
+    epsilon_of_one: float = math.inf  # for whoever sees each site's answer by itself
 
     @property
     def private(self) -> bool:
@@ -34,16 +39,15 @@ class Guarantee:
                 f"NOT PRIVATE: {self.algorithm} made {self.releases} releases without noise; "
                 "the model has no differential-privacy guarantee."
             )
-        # Rounded up: a printed epsilon must not be smaller than the true one.
-        exact = Decimal(repr(self.epsilon))
-        above = exact.quantize(Decimal("0.0001"), rounding=ROUND_CEILING) if self.epsilon < 1e9 else exact
-        epsilon = f"{above.normalize():f}"
+        epsilon = _above(self.epsilon)
         text = (
             f"The {self.releases} releases made by {self.algorithm}, and everything computed from them, satisfy "
             f"({epsilon}, {self.delta!r})-differential privacy: {self._change()} changes the probability of any "
             f"outcome by at most a factor exp({epsilon}), but for a probability of {self.delta!r}; "
             f"{self._assumptions()}."
         )
+        if self.noise == "sites":
+            text += f" {self._against_the_server()}"
         if not self.complete:
             text += " The run is not complete: this is what has been released so far."
         if self.seeded:
@@ -64,19 +68,60 @@ class Guarantee:
         return f"replacing any one record among {among}"
 
     def _assumptions(self) -> str:
-        public = "the number of records of each client is public, the server that adds the noise is trusted"
         if self.unit == "client":
-            return "the numbers of clients and records are public, and the server that adds the noise is trusted"
+            return f"the numbers of clients and records are public, and {self._trusted('adds the noise')}"
+        public = f"the number of records of each client is public, {self._trusted('adds the noise')}"
         if self.unit == "owner":
             return f"{public}, and records of the same owner at two clients are not protected as one"
         if self.adjacency == "add-or-remove-one":
             public = (
-                "the sampling rate and the numbers by which sums are divided are public constants, the server that "
-                "draws the batches and adds the noise is trusted"
+                "the sampling rate and the numbers by which sums are divided are public constants, "
+                f"{self._trusted('draws the batches and adds the noise')}"
             )
         return f"{public}, and records of the same person are not protected as one"
 
+    def _trusted(self, task: str) -> str:
+        """Say who is trusted with what, by those who see the releases."""
+        if self.noise == "server":
+            return f"the server that {task} is trusted"
+        task = task.replace("draws", "draw").replace("adds", "add")
+        if self.honest == self.sites:
+            whom = f"all {self.sites} sites, which {task} themselves, are trusted to do so and to keep it secret"
+        else:
+            whom = (
+                f"at least {self.honest} of the {self.sites} sites, that of the record among them, are trusted to "
+                f"{task} as agreed and to keep it secret, while the others may tell all they know"
+            )
+        if self.secure_aggregation != "none":
+            return f"{whom}, no site shows what it can decrypt to the server"
+        return f"{whom}, the server is trusted to pass on nothing but sums over all sites that are asked"
+
+    def _against_the_server(self) -> str:
+        one = _above(self.epsilon_of_one)
+        if self.secure_aggregation != "none":
+            return (
+                "The server sees ciphertexts, which nobody without the sites' key can read, and need not be trusted. "
+                "Against a server to which a site has given that key the same holds with the noise of one site alone: "
+                f"with epsilon {one} instead."
+            )
+        return (
+            "Against the server itself, which sees the answer of each site by itself, with the noise of that site "
+            f"alone, the same holds with epsilon {one} instead, and no trust in the server."
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, the sentence included."""
-        epsilon: float | str = self.epsilon if math.isfinite(self.epsilon) else "inf"
-        return {**asdict(self), "epsilon": epsilon, "private": self.private, "sentence": str(self)}
+        numbers = {name: getattr(self, name) for name in ("epsilon", "epsilon_of_one")}
+        words = {name: value if math.isfinite(value) else "inf" for name, value in numbers.items()}
+        fields = {**asdict(self), **words, "private": self.private, "sentence": str(self)}
+        if self.noise == "server":
+            for name in ("noise", "sites", "honest", "secure_aggregation", "epsilon_of_one"):
+                del fields[name]
+        return fields
+
+
+def _above(epsilon: float) -> str:
+    """Return an epsilon in words, rounded up: a printed one must not be smaller than the true one."""
+    exact = Decimal(repr(epsilon))
+    above = exact.quantize(Decimal("0.0001"), rounding=ROUND_CEILING) if epsilon < 1e9 else exact
+    return f"{above.normalize():f}"

@@ -44,6 +44,7 @@ class ReleaseEntry(NamedTuple):
     rate: float = 1.0  # largest probability of a unit to be in the batch
     members: tuple[int, ...] | None = None  # the clients, or parts, whose units are in it; None: all
     nodes: int = 1  # noisy nodes of a tree that hold the value
+    shares: int = 1  # parties whose noise together is ``noise_std``: each adds noise_std / sqrt(shares)
 
     @property
     def stream(self) -> tuple[int, str, int]:
@@ -122,7 +123,8 @@ class Ledger:
             )
         self._append(entry)
         self._replayed += 1
-        self._write({"kind": "release", "release": len(self.entries), **_to_json(entry)})
+        if self.path is not None:
+            self._write({"kind": "release", "release": len(self.entries), **_to_json(entry, "trust" in self.header)})
 
     def close(self) -> None:
         """Write the closing line: no release will follow."""
@@ -160,6 +162,17 @@ class Ledger:
         mu = max(gaussian_mu(profile) for profile in profiles(spends))
         return gdp_epsilon(max(mu, float(limit)), at)
 
+    def epsilon_of_one(self, delta: float | None = None) -> float:
+        """Return the same for whoever sees the answer of each party by itself, with the noise of that party alone."""
+        at = self.delta if delta is None else delta
+        limit = self.header.get("filter_mu")
+        spends = [entry.spend._replace(multiplier=entry.multiplier / math.sqrt(entry.shares)) for entry in self.entries]
+        if limit is None or not spends:
+            return total_epsilon(spends, at)
+        # Each release costs at most as many times 1/z^2 as there are shares; so does what the filter bounds.
+        mu = max(gaussian_mu(profile) for profile in profiles(spends))
+        return gdp_epsilon(max(mu, float(limit) * math.sqrt(max(entry.shares for entry in self.entries))), at)
+
     def epsilon_path(self, rounds: Sequence[int]) -> list[float]:
         """Return the epsilon spent after each of these rounds, never less than it is; the last is exact."""
         if all(entry.sampling == FULL and entry.members is None for entry in self.entries):
@@ -195,7 +208,13 @@ class Ledger:
             seeded=bool(self.header["seeded"]),
             leaks=tuple(self.header.get("leaks", ())),
             complete=self.complete,
+            **self._trust(delta),
         )
+
+    def _trust(self, delta: float | None) -> dict[str, Any]:
+        """Say who adds the noise, where that is not the server."""
+        found = self.header.get("trust")
+        return {} if found is None else {**found, "epsilon_of_one": self.epsilon_of_one(delta)}
 
     def _append(self, entry: ReleaseEntry) -> None:
         self.entries.append(entry)
@@ -250,7 +269,8 @@ def _parse(path: Path) -> tuple[Ledger, int]:
             continue
         if fields.pop("release", None) != len(ledger.entries) + 1:
             raise LedgerError(f"{path}, line {number}: expected release {len(ledger.entries) + 1}; a line is missing")
-        entry = _from_json(path, number, fields)
+        # Shares are said only where several parties add the noise.
+        entry = _from_json(path, number, fields if "trust" in header else {**fields, "shares": 1})
         if entry.stream in ledger._streams:
             raise LedgerError(f"{path}, line {number}: a second release with the noise of an earlier one")
         ledger._append(entry)
@@ -272,8 +292,9 @@ def _line(path: Path, number: int, text: bytes, *kinds: str) -> dict[str, Any]:
     return fields
 
 
-def _to_json(entry: ReleaseEntry) -> dict[str, Any]:
-    return {name: _number(value) if isinstance(value, float) else value for name, value in entry._asdict().items()}
+def _to_json(entry: ReleaseEntry, shared: bool) -> dict[str, Any]:
+    fields = {name: _number(value) if isinstance(value, float) else value for name, value in entry._asdict().items()}
+    return fields if shared else {name: value for name, value in fields.items() if name != "shares"}
 
 
 def _number(value: float) -> float | str:
@@ -292,11 +313,12 @@ def _from_json(path: Path, number: int, fields: dict[str, Any]) -> ReleaseEntry:
             sampling=str(fields["sampling"]),
             members=None if fields["members"] is None else tuple(int(member) for member in fields["members"]),
             nodes=int(fields["nodes"]),
+            shares=int(fields["shares"]),
             **{name: float(fields[name]) for name in ("clip", "sensitivity", "noise_std", "multiplier", "rate")},
         )
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerError(f"{path}, line {number}: field missing or not a number ({error})") from None
-    if set(fields) != set(ReleaseEntry._fields):
+    if set(fields) != set(ReleaseEntry._fields) or entry.shares < 1:
         raise LedgerError(f"{path}, line {number}: unknown field {sorted(set(fields) - set(ReleaseEntry._fields))}")
     _check_priced_as_noised(path, number, entry)
     return entry

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ class BoundedMean:
     sampling: str = "full"  # how the units in the mean were drawn
     rate: float = 1.0
     members: tuple[int, ...] | None = None  # the clients, or parts, that are in the mean; None: all
+    sources: tuple[tuple[float, Any], ...] = ()  # where the value is elsewhere: what it is made of, with weights
 
 
 def combined(parts: Sequence[tuple[float, BoundedMean]]) -> BoundedMean:
@@ -61,6 +62,7 @@ def combined(parts: Sequence[tuple[float, BoundedMean]]) -> BoundedMean:
         sampling=first.sampling,
         rate=first.rate,
         members=first.members,
+        sources=tuple((weight * inner, source) for weight, mean in parts for inner, source in mean.sources),
     )
 
 
@@ -69,6 +71,7 @@ class Release(NamedTuple):
 
     value: Vector
     entry: ReleaseEntry
+    variance: float  # of all the noise in each coordinate, of a tree: of a node; the price may count on less of it
 
 
 class Mechanism:
@@ -96,11 +99,12 @@ class Mechanism:
         entry, grid = self._entry(mean, multiplier, round, purpose, step)
         self._record(entry)
         if entry.mechanism == "zero":
-            return Release(torch.zeros_like(mean.value), entry)
+            return Release(torch.zeros_like(mean.value), entry, 0.0)
         if entry.mechanism == "none":
-            return Release(mean.value, entry)
+            return Release(mean.value, entry, 0.0)
         noise = self.noise.gaussian(entry.dimension, "noise", round, purpose, step)
-        return Release(_add_on_grid(mean.value, _steps(entry.noise_std * noise, grid), grid), entry)
+        value = _add_on_grid(mean.value, _steps(entry.noise_std * noise, grid), grid)
+        return Release(value, entry, entry.noise_std**2)
 
     def tree(
         self, mean: BoundedMean, multiplier: float, *, round: int, purpose: str, leaf: int, leaves: int
@@ -119,18 +123,11 @@ class Mechanism:
         first = self._first_round(entry, leaf, leaves)
         self._record(entry)
         if entry.mechanism == "zero":
-            return Release(torch.zeros_like(mean.value), entry)
+            return Release(torch.zeros_like(mean.value), entry, 0.0)
         if entry.mechanism == "none":
-            return Release(mean.value, entry)
-
-        def prefix(count: int) -> np.ndarray:
-            total = np.zeros(entry.dimension)
-            for node in tree_nodes(count):
-                noise = self.noise.gaussian(entry.dimension, "tree", first, purpose, *node)
-                total += _steps(entry.noise_std * noise, grid)
-            return total
-
-        return Release(_add_on_grid(mean.value, prefix(leaf + 1) - prefix(leaf), grid), entry)
+            return Release(mean.value, entry, 0.0)
+        noise = leaf_steps(self.noise, entry.noise_std, grid, entry.dimension, leaf, "tree", first, purpose)
+        return Release(_add_on_grid(mean.value, noise, grid), entry, entry.noise_std**2)
 
     def _first_round(self, entry: ReleaseEntry, leaf: int, leaves: int) -> int:
         """Return the round of the first leaf; refuse a leaf that does not follow the ones before it."""
@@ -149,7 +146,14 @@ class Mechanism:
         return entry.round if first is None else first.round
 
     def _entry(
-        self, mean: BoundedMean, multiplier: float, round: int, purpose: str, step: int, nodes: int = 1
+        self,
+        mean: BoundedMean,
+        multiplier: float,
+        round: int,
+        purpose: str,
+        step: int,
+        nodes: int = 1,
+        shares: int = 1,
     ) -> tuple[ReleaseEntry, float]:
         """Return the ledger line and the grid on which value and noise are added."""
         if mean.adjacency != self.ledger.header["adjacency"]:
@@ -168,15 +172,10 @@ class Mechanism:
         elif multiplier == 0:
             kind, std, grid = "none", 0.0, 0.0
         else:
-            scale = multiplier * math.sqrt(nodes)
-            grid = 2.0 ** (math.floor(math.log2(scale * mean.sensitivity)) - GRID_BITS)
-            kind, std = (
-                "gaussian",
-                scale * (mean.sensitivity * (1 + mean.rounding) + grid * math.sqrt(mean.value.numel())),
-            )
+            kind, (std, grid) = "gaussian", noise_scale(mean, multiplier, nodes)
         entry = ReleaseEntry(
             round, purpose, kind, mean.clip, mean.sensitivity, std, multiplier, mean.value.numel(), step,
-            mean.sampling, mean.rate, mean.members, nodes,
+            mean.sampling, mean.rate, mean.members, nodes, shares,
         )  # fmt: skip
         return entry, grid
 
@@ -189,6 +188,13 @@ class Mechanism:
                     f"{self._limit:.6g} of this run; nothing was released"
                 )
         self.ledger.record(entry)
+
+
+def noise_scale(mean: BoundedMean, multiplier: float, nodes: int = 1) -> tuple[float, float]:
+    """Return the deviation of the noise that a mean needs, and the grid on which the two are added."""
+    scale = multiplier * math.sqrt(nodes)
+    grid = 2.0 ** (math.floor(math.log2(scale * mean.sensitivity)) - GRID_BITS)
+    return scale * (mean.sensitivity * (1 + mean.rounding) + grid * math.sqrt(mean.value.numel())), grid
 
 
 def tree_levels(leaves: int) -> int:
@@ -212,6 +218,18 @@ def tree_nodes(count: int) -> list[tuple[int, int]]:
             nodes.append((level, start >> level))
             start += 1 << level
     return nodes
+
+
+def leaf_steps(source: NoiseSource, std: float, grid: float, dimension: int, leaf: int, *label: object) -> np.ndarray:
+    """Return the noise of a leaf, in grid steps: what the noise of the sum of the first leaves changes by."""
+
+    def prefix(count: int) -> np.ndarray:
+        total = np.zeros(dimension)
+        for node in tree_nodes(count):
+            total += _steps(std * source.gaussian(dimension, *label, *node), grid)
+        return total
+
+    return prefix(leaf + 1) - prefix(leaf)
 
 
 def _node(entry: ReleaseEntry, leaf: int | None = None) -> tuple[object, ...]:
