@@ -26,7 +26,7 @@ ENCODING = Encoding({f"x{i}": Scaling() for i in range(3)}, "y", Scaling(), None
 
 def agreement_of(name, *, budget=PRIVATE, seed=1, **changes):
     """The agreement on an entry of the catalogue: the model and the options its contract is tested with."""
-    options = {**OPTIONS.get(name, {}), **changes}
+    options = {**(OPTIONS.get(name, {}) if isinstance(name, str) else {}), **changes}
     grouped = options.pop("groups", None) is not None
     unit = options.pop("unit", "record")
     return Agreement(

@@ -22,8 +22,11 @@ from ..errors import InvalidArgument
 from ..estimators import ALGORITHMS, Algorithm
 from ..models import mlp
 from ..runfile import ModelSettings, PrivacySettings, RunSettings, named
+from ..trust import Trust
 
 FORMAT = 1
+SERVER = Trust()
+TABLES = ("algorithm", "model", "privacy", "run", "encoding", "trust")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Agreement:
     encoding: Encoding  # columns, their public ranges, classes
     group_column: str | None = None  # names the owner of a record, where owners are protected
     leaks: tuple[str, ...] = ()  # what was taken from records without noise, if anything was
+    trust: Trust = SERVER
 
     @property
     def unit(self) -> str:
@@ -64,6 +68,7 @@ class Agreement:
             "encoding": self.encoding.to_json(),
             "group_column": self.group_column,
             "leaks": list(self.leaks),
+            "trust": asdict(self.trust),
         }
 
     @property
@@ -76,10 +81,10 @@ def read_agreement(fields: Any) -> Agreement:
     """Return what :meth:`Agreement.to_json` described; unknown names and keys are refused, nothing is imported."""
     if not isinstance(fields, Mapping) or fields.get("format") != FORMAT:
         raise InvalidArgument("the agreement is not one of this version of diff2; all parties need the same version")
-    missing = sorted({"algorithm", "model", "privacy", "run", "encoding", "group_column", "leaks"} - set(fields))
+    missing = sorted({*TABLES, "group_column", "leaks"} - set(fields))
     if missing:
         raise InvalidArgument(f"the agreement says nothing of {missing}")
-    tables = {name: _table(name, fields[name]) for name in ("algorithm", "model", "privacy", "run", "encoding")}
+    tables = {name: _table(name, fields[name]) for name in TABLES}
     _refuse_foreign_code(tables["algorithm"])
     if tables["model"].pop("name", None) != "mlp":
         raise InvalidArgument("expected the model to be 'mlp'; other models cannot be described in an agreement yet")
@@ -98,6 +103,7 @@ def read_agreement(fields: Any) -> Agreement:
         encoding=encoding,
         group_column=group,
         leaks=convert("leaks", fields["leaks"], tuple[str, ...]),
+        trust=from_table(Trust, "trust", tables["trust"]),
     )
 
 

@@ -108,6 +108,7 @@ def ledger(
                 "algorithm": run.algorithm,
                 "epsilon": run.epsilon,
                 "delta": run.delta,
+                "epsilon_against_server": found.epsilon_against_server(run.run),
                 "answers": found.count(run.run),
                 "complete": run.run in found.ended,
             }
@@ -118,11 +119,16 @@ def ledger(
             emit_json({**total, "runs": rows, "refusals": found.refusals})
             return
         table = [
-            [row["run"][:12], row["algorithm"], upward(row["epsilon"]), f"{row['delta']:g}", str(row["answers"]),
-             "complete" if row["complete"] else "open"]
+            [row["run"][:12], row["algorithm"], upward(row["epsilon"]), f"{row['delta']:g}",
+             upward(row["epsilon_against_server"]), str(row["answers"]), "complete" if row["complete"] else "open"]
             for row in rows
         ]  # fmt: skip
-        show_rows(f"site {found.site}", table, ["run", "algorithm", "epsilon", "delta", "answers", "state"], width=100)
+        show_rows(
+            f"site {found.site}",
+            table,
+            ["run", "algorithm", "epsilon", "delta", "server", "answers", "state"],
+            width=100,
+        )
         show_facts(
             "in total",
             {

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,10 +93,7 @@ def _simulated(
     simulation = workspace / "simulation"  # the simulator empties it first, but for "local"
     (simulation / "local").mkdir(parents=True)
     write_json(simulation / "local" / "resources.json", {"format_version": 2, "class_allow_list": list(CLASSES)})
-    command = [
-        sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator", str(job), "-w", str(simulation),
-        "-c", ",".join(order.sites), "-t", str(len(order.sites)),
-    ]  # fmt: skip
+    command = simulator_command(job, simulation, order.sites)
     with Processes() as processes:
         processes.start("simulator", command, log=workspace / "simulator.log", environment=_environment(sites))
         started(processes)
@@ -104,6 +102,13 @@ def _simulated(
             if "simulator" in processes.ended():
                 watch.final("the simulator ended")
             time.sleep(POLL)
+
+
+def simulator_command(job: Path, workspace: Path, sites: Sequence[str]) -> list[str]:
+    """Return the command that runs a job in FLARE's simulator."""
+    module = "nvflare.private.fed.app.simulator.simulator"
+    where = ["-w", str(workspace), "-c", ",".join(sites), "-t", str(len(sites))]
+    return [sys.executable, "-m", module, str(job), *where]
 
 
 def _real(
@@ -117,7 +122,7 @@ def _real(
 ) -> None:
     kits = provision_here(workspace, order.sites)
     job = write_job(workspace / "job", "run", [order], start_timeout=start_timeout)
-    with Processes() as processes:
+    with _quiet_flare(), Processes() as processes:
         _start_all(processes, kits, sites)
         started(processes)
         watch = _Watch(order, number, start_timeout, report)
@@ -136,6 +141,18 @@ def _real(
                 time.sleep(POLL)
         finally:
             session.close()
+
+
+@contextlib.contextmanager
+def _quiet_flare() -> Iterator[None]:
+    """Keep FLARE's own messages about a server that is not there yet, or not any more, to itself."""
+    log = logging.getLogger("nvflare")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _start_all(processes: Processes, kits: Kits, sites: Path) -> None:

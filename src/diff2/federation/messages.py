@@ -22,7 +22,7 @@ import numpy as np
 from .faults import BadMessage
 
 MAGIC = b"diff2\x01"
-TYPES = ("<f4", "<f8", "|u1")
+TYPES = ("<f4", "<f8", "<i8", "|u1")
 HEADER_LIMIT = 1 << 24  # bytes
 SIZE_LIMIT = 1 << 32  # bytes of one array
 REFUSAL = "refusal"

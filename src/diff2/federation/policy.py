@@ -42,6 +42,7 @@ class Policy:
         algorithms: allowed ones; by default all.
         models: allowed ones.
         told_size: trains on the first so many records, and tells this number instead of how many there are.
+        require_own_noise: takes part only where the sites add the noise themselves.
     """
 
     epsilon: float
@@ -50,6 +51,7 @@ class Policy:
     algorithms: tuple[str, ...] = tuple(ALGORITHMS)
     models: tuple[str, ...] = MODELS
     told_size: int | None = None
+    require_own_noise: bool = False
 
     def __post_init__(self) -> None:
         positive("epsilon", self.epsilon, infinite=True)
@@ -69,6 +71,8 @@ class Policy:
             raise Refusal(f"the policy of this site does not allow the algorithm {name!r}")
         if "mlp" not in self.models:
             raise Refusal("the policy of this site does not allow the model 'mlp'")
+        if self.require_own_noise and agreement.trust.noise != "sites":
+            raise Refusal("the policy of this site demands that sites add the noise themselves: trust = 'sites'")
         if self.epsilon == float("inf"):
             return
         if agreement.run.seed is not None:

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,15 +22,16 @@ from ..assembly import assemble
 from ..errors import CheckpointError, InvalidArgument
 from ..gradients import build_engine
 from ..losses import resolve_loss
-from ..plans import plan
 from ..preparation import declare_leaks
-from ..privacy import NoiseSource
+from ..privacy import Ledger, Mechanism, NoiseSource
 from ..training import Training
 from .agreement import Agreement
 from .cohort import Exchange, RemoteCohort, answers
 from .faults import BadAnswer, SitesMissing
 from .messages import Message, write
+from .noisy import NoisyCohort, SharedNoise
 from .requests import CLOSE_RUN, DESCRIBE, OPEN
+from .shares import agreed_plan, check_trust
 from .transport import Transport
 
 RUN_FILE = "federation.json"  # the name of the run, and its sites
@@ -58,6 +60,7 @@ def prepare_at_sites(
     positive("timeout", timeout)
     if agreement.run.metrics_every is not None:
         raise InvalidArgument("metrics_every computes exact values from all records; at sites that is not possible")
+    check_trust(agreement, len(sites))
     require_members(transport, sites)
     told = {"agreement": agreement.to_json()}
     described = answers(
@@ -65,16 +68,7 @@ def prepare_at_sites(
     )  # fmt: skip
     sizes = [_size(site, described[site]) for site in sites]
     settings, privacy = agreement.run, agreement.privacy
-    noise_plan = plan(
-        agreement.algorithm,
-        privacy.budget,
-        sizes,
-        weighting=settings.weighting,
-        accounting=privacy.accounting,
-        unit=agreement.unit,
-        clients_per_round=settings.clients_per_round,
-        client_order=settings.client_order,
-    )
+    noise_plan = agreed_plan(agreement, sizes)
     name, loss = resolve_loss(agreement.encoding.loss)
     grouped = agreement.unit == "owner"
     engine, _ = build_engine(
@@ -82,6 +76,7 @@ def prepare_at_sites(
         device=torch.device("cpu"), grouped=grouped,
     )  # fmt: skip
     leaks = declare_leaks(privacy.budget, None, None, agreement.leaks, strict)
+    shared = _shared(agreement, len(sites))
     run = _run_id(Path(directory), sites, resume)
 
     def opened(noise: NoiseSource) -> bytes:
@@ -91,13 +86,25 @@ def prepare_at_sites(
         tags = [str(replies[site].fields.get("records")) for site in sites]
         return hashlib.sha256("\n".join(tags).encode()).digest()
 
+    def cohort(noise: NoiseSource) -> RemoteCohort:
+        place = (transport, sites, noise_plan.population, run)
+        if shared is None:
+            return RemoteCohort(*place, dtype=agreement.dtype, source=noise, timeout=timeout, watch=watch)
+        return NoisyCohort(
+            *place, honest=shared["honest"], dtype=agreement.dtype, source=noise, timeout=timeout, watch=watch
+        )  # fmt: skip
+
+    def mechanism(asked: RemoteCohort, ledger: Ledger, noise: NoiseSource, limit: float) -> Mechanism:
+        if isinstance(asked, NoisyCohort):
+            return SharedNoise(asked, ledger, noise, limit=limit)
+        return Mechanism(ledger, noise, limit=limit)
+
     return assemble(
         noise_plan,
         engine,
-        cohort=lambda noise: RemoteCohort(
-            transport, sites, noise_plan.population, run, dtype=agreement.dtype, source=noise, timeout=timeout,
-            watch=watch,
-        ),
+        cohort=cohort,
+        mechanism=mechanism,
+        trust=shared,
         records_tag=opened,
         metrics=lambda cohort: None,
         settings={"loss": name, "model": asdict(agreement.model), "sites": list(sites), "run": run},
@@ -125,6 +132,19 @@ def require_members(transport: Transport, sites: Sequence[str]) -> None:
             f"{', '.join(map(repr, missing))} of the run's {len(sites)} sites are not there; present: "
             f"{', '.join(map(repr, present)) or 'none'}. Start them, then begin or resume the run"
         )
+
+
+def _shared(agreement: Agreement, sites: int) -> dict[str, Any] | None:
+    """Say, for the ledger, how the sites share the noise; None where the server adds it."""
+    trust = agreement.trust
+    if trust.noise == "server":
+        return None
+    return {
+        "noise": trust.noise,
+        "sites": sites,
+        "honest": trust.honest_of(sites),
+        "secure_aggregation": trust.secure_aggregation,
+    }
 
 
 def _size(site: str, description: Message) -> int:

@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -35,6 +35,7 @@ from .faults import BadMessage, Refusal
 from .messages import Message, digest, read, refusal, write
 from .policy import Policy, SiteFile
 from .questions import CLOSE, DIFFERENCE, GRADIENT, agreed_questions
+from .releases import RELEASE, read_release
 from .requests import (
     ANSWER,
     CLOSE_RUN,
@@ -48,7 +49,8 @@ from .requests import (
     read_question,
     whole_number,
 )
-from .site_ledger import AnswerLine, RunLine, SiteLedger
+from .shares import SiteShares, computed, site_shares
+from .site_ledger import AnswerLine, Label, RunLine, SiteLedger
 from .site_records import SiteRecords, load_records
 
 LOG = logging.getLogger("diff2.site")
@@ -63,6 +65,7 @@ class _OpenRun(NamedTuple):
     client: int  # which of the clients this site is
     sums: ClientSums
     dimension: int
+    shares: SiteShares | None = None  # the noise of this site, where it adds its own
 
 
 class Site:
@@ -120,13 +123,17 @@ class Site:
             raise Refusal("the question belongs to no run that this site has agreed to")
         if message.kind == CLOSE_RUN:
             return write(self._close(run))
-        if message.kind not in (GRADIENT, DIFFERENCE):
+        if message.kind not in (GRADIENT, DIFFERENCE, RELEASE):
             raise BadMessage(f"a request of kind {message.kind!r}")
         if run in self.ledger.ended:
             raise Refusal("the run is complete; no further question of it is answered")
         if run not in self._runs:
             raise Refusal("the run is not open; open it first")
-        return self._sum(self._runs[run], message, payload)
+        if (message.kind == RELEASE) != (self._runs[run].shares is not None):
+            who = "the server adds" if message.kind == RELEASE else "the sites add"
+            raise Refusal(f"a question of kind {message.kind!r} is not answered: in this run {who} the noise")
+        answered = self._share if message.kind == RELEASE else self._sum
+        return answered(self._runs[run], message, payload)
 
     def _describe(self, message: Message) -> Message:
         agreement = _agreement(message)
@@ -158,23 +165,31 @@ class Site:
         if known is None:
             self.policy.check_total(agreement, self.ledger.epsilon, self.ledger.delta)
         source = self._source(run, agreement.run.seed, known is None)
+        engaged = self._engaged(run, agreement, population, index, records, source)
         line = RunLine(
             run, agreement.digest, agreement.algorithm.name,
             agreement.privacy.epsilon if agreement.run.seed is None else float("inf"), agreement.privacy.delta,
             tuple(map(str, sites)), population.sizes,
             checkpoints.records_tag(source.key, [[*records.client, *_present(records.owners)]]).hex(),
+            0.0 if engaged.shares is None else engaged.shares.limit,
         )  # fmt: skip
         if known is not None and known != line:
             changed = [name for name in RunLine._fields if getattr(known, name) != getattr(line, name)]
             raise Refusal(f"the run was agreed to with other {' and '.join(changed)}; start a new run")
-        self._runs = {run: self._engaged(agreement, population, index, records, source)}  # one run at a time
+        self._runs = {run: engaged}  # one run at a time
         if known is None:
             self.ledger.agree(line)
         LOG.info("site %s takes part in run %s with %d records", self.name, run, records.client.size)
         return Message(OPENED, {"run": run, "site": self.name, "records": line.records})
 
     def _engaged(
-        self, agreement: Agreement, population: Population, index: int, records: SiteRecords, source: NoiseSource
+        self,
+        run: str,
+        agreement: Agreement,
+        population: Population,
+        index: int,
+        records: SiteRecords,
+        source: NoiseSource,
     ) -> _OpenRun:
         _, loss = resolve_loss(agreement.encoding.loss)
         client, grouped = records.client, records.owners is not None
@@ -185,7 +200,8 @@ class Site:
         sums = ClientSums(
             engine, client, index, population, source=source, stochastic=stochastic, owners=records.owners
         )  # fmt: skip
-        return _OpenRun(agreement, population, index, sums, len(engine.flat))
+        shares = site_shares(agreement, population, index, sums, source, self.ledger.answers(run))
+        return _OpenRun(agreement, population, index, sums, len(engine.flat), shares)
 
     def _close(self, run: str) -> Message:
         self.ledger.end(run)
@@ -196,28 +212,57 @@ class Site:
     def _sum(self, run: _OpenRun, message: Message, payload: bytes) -> bytes:
         asked = read_question(message, run.dimension, run.agreement.dtype)
         self._check(run, asked)
+
+        def answered(request: str) -> tuple[bytes, AnswerLine]:
+            count = None if asked.batch.rate is not None else self._count(run, asked)
+            value = as_array(computed(run.sums, asked))
+            answer = write(Message(ANSWER, {"request": request, "count": count}, {"value": value}))
+            return answer, AnswerLine(asked.run, asked.round, asked.kind, asked.step, asked.radius, request, "")
+
+        return self._once(asked.run, (asked.round, asked.kind, asked.step), payload, answered)[0]
+
+    def _share(self, run: _OpenRun, message: Message, payload: bytes) -> bytes:
+        """Answer with this site's part of a release and its own noise."""
+        asked, shares = read_release(message, run.dimension, run.agreement.dtype), run.shares
+        if shares is None:
+            raise Refusal("in this run the server adds the noise")
+        for _, part in asked.parts:
+            self._check(run, part)
+
+        def answered(request: str) -> tuple[bytes, AnswerLine]:
+            share = shares.share(asked, request)
+            fields = {"request": request, "grid": share.scale.grid, "noise_std": share.scale.share_std}
+            return write(Message(ANSWER, fields, {"steps": share.steps})), share.line
+
+        answer, line = self._once(asked.run, (asked.round, asked.purpose, asked.step), payload, answered)
+        if line is not None:
+            shares.took(line)
+        return answer
+
+    def _once(
+        self, run: str, label: Label, payload: bytes, answered: Callable[[str], tuple[bytes, AnswerLine]]
+    ) -> tuple[bytes, AnswerLine | None]:
+        """Return an answer, and its line if it is new: the same question gets the same bytes, a changed one none."""
         request = digest(payload)
-        known = self.ledger.answered(asked.run, (asked.round, asked.kind, asked.step))
+        known, what = self.ledger.answered(run, label), f"the {label[1]} of round {label[0]}, step {label[2]},"
         if known is not None and known.request != request:
             raise Refusal(
-                f"the {asked.kind} of round {asked.round}, step {asked.step}, was answered already, to a question with "
-                "other content; a second answer would be a second release"
+                f"{what} was answered already, to a question with other content; a second answer would be a second "
+                "release"
             )
         if self._last[0] == request:
-            return self._last[1]
-        value = self._computed(run, asked)
-        count = None if asked.batch.rate is not None else self._count(run, asked)
-        answer = write(Message(ANSWER, {"request": request, "count": count}, {"value": as_array(value)}))
+            return self._last[1], None
+        answer, line = answered(request)
         if known is None:
-            line = AnswerLine(asked.run, asked.round, asked.kind, asked.step, asked.radius, request, digest(answer))
+            line = line._replace(answer=digest(answer))
             self.ledger.record(line)
         elif known.answer != digest(answer):
             raise Refusal(
-                f"the {asked.kind} of round {asked.round}, step {asked.step}, was answered before and would now come "
-                "out differently (another machine, or another version?); start a new run"
+                f"{what} was answered before and would now come out differently (another machine, or another "
+                "version?); start a new run"
             )
         self._last = (request, answer)
-        return answer
+        return answer, line if known is None else None
 
     def _check(self, run: _OpenRun, asked: Asked) -> None:
         """Refuse a question that does not belong to the agreement."""
@@ -239,12 +284,6 @@ class Site:
                 f"the {asked.kind} of round {asked.round} asks for the radius {asked.radius:g} (inner "
                 f"{asked.inner:g}); the agreed formula allows {largest:g} (inner {agreed[0].inner:g})"
             )
-
-    def _computed(self, run: _OpenRun, asked: Asked) -> torch.Tensor:
-        options: dict[str, Any] = {"round": asked.round, "batch": asked.batch, "step": asked.step}
-        if asked.previous is None:
-            return run.sums.gradient(asked.params, asked.radius, remember=asked.remember, **options)
-        return run.sums.difference(asked.params, asked.previous, asked.radius, inner=asked.inner, **options)
 
     @staticmethod
     def _count(run: _OpenRun, asked: Asked) -> int:
@@ -270,7 +309,8 @@ class Site:
         if seed is not None:
             return NoiseSource.from_seed(seed)
         path = self._key_path(run)
-        if new and not path.exists():
+        if new:
+            path.unlink(missing_ok=True)  # of a run that the ledger does not know: its noise may have been used
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(secrets.token_bytes(KEY_BYTES))

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import LedgerError
+from ..privacy.accounting import gdp_epsilon
+from ..privacy.composition import FULL, Spend, total_epsilon
 
 FORMAT = 1
 KINDS = ("site", "run", "answer", "refusal", "end")
@@ -30,6 +32,7 @@ class RunLine(NamedTuple):
     sites: tuple[str, ...]
     sizes: tuple[int, ...]
     records: str  # a keyed hash of the records, which says nothing without the key
+    limit: float = 0.0  # where noise is chosen on the way: the GDP parameter it is held to, against the server
 
 
 class AnswerLine(NamedTuple):
@@ -42,6 +45,12 @@ class AnswerLine(NamedTuple):
     radius: float
     request: str  # SHA-256 of the whole request
     answer: str  # and of the answer
+    noise_std: float = 0.0  # of the noise that this site added itself; 0: it is the server that adds it
+    multiplier: float = 0.0  # noise deviation / sensitivity of the release, from all sites that are counted on
+    own_multiplier: float = 0.0  # the same of this answer by itself, for a record of this site
+    sampling: str = FULL
+    rate: float = 1.0
+    members: tuple[int, ...] | None = None  # parts of the records that the answer is about; None: all
 
     @property
     def label(self) -> Label:
@@ -73,6 +82,19 @@ class SiteLedger:
     @property
     def delta(self) -> float:
         return math.fsum(run.delta for run in self.runs.values())
+
+    def epsilon_against_server(self, run: str) -> float:
+        """Return what the answers in a run cost against whoever sees each of them; infinity without own noise."""
+        line, given = self.runs[run], self.answers(run)
+        if any(answer.noise_std == 0 for answer in given):
+            return math.inf
+        spends = [Spend(answer.own_multiplier, answer.sampling, answer.rate, answer.members) for answer in given]
+        spent = total_epsilon(spends, line.delta)
+        return max(spent, gdp_epsilon(line.limit, line.delta)) if line.limit > 0 and given else spent
+
+    def answers(self, run: str) -> list[AnswerLine]:
+        """Return what was answered in a run."""
+        return list(self._answers.get(run, {}).values())
 
     def answered(self, run: str, label: Label) -> AnswerLine | None:
         """Return what was answered to the question with this label, if it was."""
@@ -124,11 +146,13 @@ class SiteLedger:
         if kind == "site" and (fields["format"], fields["site"]) != (FORMAT, site):
             raise ValueError(f"it belongs to site {fields['site']!r}")
         if kind == "run":
-            numbers = {name: float(fields[name]) for name in ("epsilon", "delta")}
+            numbers = {name: float(fields[name]) for name in ("epsilon", "delta", "limit")}
             line = RunLine(**{**fields, **numbers, "sites": tuple(fields["sites"]), "sizes": tuple(fields["sizes"])})
             self.runs[line.run] = line
         if kind == "answer":
-            answer = AnswerLine(**{**fields, "radius": float(fields["radius"])})
+            parts = fields["members"]
+            members = None if parts is None else tuple(parts)
+            answer = AnswerLine(**{**fields, "radius": float(fields["radius"]), "members": members})
             self._answers.setdefault(answer.run, {})[answer.label] = answer
         if kind == "refusal":
             self.refusals.append(str(fields["reason"]))

@@ -18,6 +18,7 @@ from ..data import EncodedClients, Encoding, TableSettings, load_clients
 from ..data.scaling import Scaling
 from ..errors import InvalidArgument
 from ..runfile import AT_SITES, FederationSettings, RunFile
+from ..trust import Trust
 from .agreement import Agreement
 from .order import Order
 
@@ -101,7 +102,8 @@ def site_names(clients: Sequence[str]) -> tuple[str, ...]:
 
 def _agreement(run: RunFile, encoding: Encoding, leaks: tuple[str, ...]) -> Agreement:
     group = getattr(run.data, "group_column", None)
-    return Agreement(run.algorithm, run.model, run.privacy, run.run, encoding, group, leaks)
+    trust = Trust() if run.federation is None else run.federation.who
+    return Agreement(run.algorithm, run.model, run.privacy, run.run, encoding, group, leaks, trust)
 
 
 def _deal(tables: EncodedClients, names: Sequence[str], folder: Path, agreement: Agreement) -> None:

@@ -1,0 +1,221 @@
+"""The federation on NVIDIA FLARE: the simulator, and real server and site processes on 127.0.0.1, also when they die.
+
+Every test stops what it started, within its time.
+"""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from bad_site import VARIABLE
+from catalogue import CATALOGUE, PRIVATE, SAMPLED, diff2_with, run
+from diff2.federation import here
+from diff2.federation.faults import BadAnswer, SiteRefused
+from diff2.federation.flare import CLASSES, write_job
+from diff2.federation.order import OUTCOME, PROGRESS, Order, read_json, write_json
+from diff2.federation.processes import Processes
+from diff2.privacy import Ledger
+from federated import NAMES, agreement_of, lines, write_sites
+
+LONG = diff2_with(rounds=120)
+START = 150.0  # seconds a job has to get under way: two cores, shared by many
+pytestmark = pytest.mark.filterwarnings("ignore:ssl_context:DeprecationWarning")  # of a library that FLARE uses
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind():
+    """All processes of a test are gone when it is over."""
+    mine = psutil.Process()
+    before = {child.pid for child in mine.children(recursive=True)}
+    yield
+    left = [child for child in mine.children(recursive=True) if child.pid not in before]
+    assert not [child for child in left if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture(autouse=True)
+def path_of_bad_sites(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def order_of(name, directory, timeout=60.0, **options):
+    return Order(agreement_of(name), NAMES, directory, timeout=timeout, **options)
+
+
+def same_as_here(order, name):
+    """What the job left is what the same run gives in one process."""
+    expected = run(name, budget=PRIVATE, seed=1, by_client=True)
+    state = torch.load(order.directory / "model.pt", weights_only=True)
+    assert torch.equal(torch.cat([part.reshape(-1) for part in state.values()]), expected.params)
+    assert Ledger.read(order.directory / "ledger.jsonl").entries == expected.ledger.entries
+
+
+def no_answer_was_given_twice(sites):
+    for name in NAMES:
+        found = [line for line in lines(sites / name / "diff2-site" / "ledger.jsonl") if line["kind"] == "answer"]
+        labels = [(line["round"], line["question"], line["step"]) for line in found]
+        assert len(labels) == len(set(labels)) > 0
+
+
+def simulate_all(names, tmp_path, timeout):
+    """Carry out one order after the other in one job of the simulator."""
+    sites = write_sites(tmp_path / "sites")
+    orders = {name: order_of(name, tmp_path / "runs" / str(i)) for i, name in enumerate(names)}
+    job = write_job(tmp_path / "job", "run", list(orders.values()), start_timeout=START)
+    workspace = tmp_path / "simulation"
+    (workspace / "local").mkdir(parents=True)
+    write_json(workspace / "local" / "resources.json", {"format_version": 2, "class_allow_list": list(CLASSES)})
+    command = here.simulator_command(job, workspace, NAMES)
+    with Processes() as processes:
+        processes.start("simulator", command, log=tmp_path / "log.txt", environment={"DIFF2_SITE": str(sites)})
+        deadline = time.monotonic() + timeout
+        last = list(orders.values())[-1].directory / OUTCOME
+        while not last.exists() and time.monotonic() < deadline and not processes.ended():
+            time.sleep(0.5)
+    for name, order in orders.items():
+        assert read_json(order.directory / OUTCOME)["state"] == "done", name
+        same_as_here(order, name)
+
+
+def test_the_simulator_gives_the_same_bytes(tmp_path):
+    names = [name for name in ("diff2", "fused, owners", "drift", "diff2, client, 2 of 3 in turn") if name in CATALOGUE]
+    assert names
+    simulate_all(names, tmp_path, 200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampled", [False, True])
+def test_the_simulator_gives_the_same_bytes_for_every_algorithm(sampled, tmp_path):
+    simulate_all([name for name in CATALOGUE if (name in SAMPLED) == sampled], tmp_path, 550)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["diff2", "bvr"])
+def test_real_processes_give_the_same_bytes(name, tmp_path):
+    sites, order = write_sites(tmp_path / "sites"), order_of(name, tmp_path / "run")
+    assert here.run_here(order, sites, simulate=False, restarts=0, start_timeout=START) == 1
+    same_as_here(order, name)
+    no_answer_was_given_twice(sites)
+
+
+class Killer(threading.Thread):
+    """Kills a process and its descendants with -9 once the run has reached a round."""
+
+    def __init__(self, order, victim, round=10):
+        super().__init__(daemon=True)
+        self.order, self.victim, self.round, self.processes, self.killed = order, victim, round, None, []
+
+    def started(self, processes):
+        self.processes = processes
+        if not self.is_alive() and not self.killed:
+            self.start()
+
+    def run(self):
+        while (read_json(self.order.directory / PROGRESS) or {}).get("round", 0) < self.round:
+            time.sleep(0.05)
+        root = psutil.Process(self.processes.pid(self.victim))
+        self.killed = [*root.children(recursive=True), root]
+        for process in self.killed:
+            os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["south", "server"])
+def test_a_run_goes_on_after_kill_9(victim, tmp_path):
+    sites = write_sites(tmp_path / "sites")
+    order = Order(agreement_of(LONG), NAMES, tmp_path / "run", timeout=20.0)
+    killer, heard = Killer(order, victim), []
+    jobs = here.run_here(
+        order, sites, simulate=False, restarts=2, start_timeout=START, started=killer.started, report=heard.append
+    )
+    assert killer.killed
+    assert jobs == 2
+    assert [report.number for report in heard if "stopped" in report.progress] == [1]
+    same_as_here(order, LONG)
+    no_answer_was_given_twice(sites)
+
+
+@pytest.mark.slow
+def test_a_killed_job_process_of_a_site_stops_the_job_and_a_new_one_goes_on(tmp_path):
+    """Only the process of the job dies; the site itself lives on."""
+
+    class JobKiller(Killer):
+        def run(self):
+            while (read_json(self.order.directory / PROGRESS) or {}).get("round", 0) < self.round:
+                time.sleep(0.05)
+            self.killed = psutil.Process(self.processes.pid(self.victim)).children(recursive=True)
+            for process in self.killed:
+                os.kill(process.pid, signal.SIGKILL)
+
+    sites = write_sites(tmp_path / "sites")
+    order = Order(agreement_of(LONG), NAMES, tmp_path / "run", timeout=20.0)
+    killer = JobKiller(order, "south")
+    jobs = here.run_here(order, sites, simulate=False, restarts=2, start_timeout=START, started=killer.started)
+    assert killer.killed
+    assert jobs == 2
+    same_as_here(order, LONG)
+
+
+def misbehaving(tmp_path, monkeypatch, how):
+    """Sites of which 'south' misbehaves in round 4."""
+    sites = write_sites(tmp_path / "sites")
+    monkeypatch.setenv(VARIABLE, str(sites / "south" / "records.npz"))
+    text = f'[data]\nentry_point = "bad_site:{how}"\n[policy]\nepsilon = inf\n'
+    (sites / "south" / "site.toml").write_text(text, encoding="utf-8")
+    return sites
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["not_a_number", "too_short", "too_long"])
+def test_garbage_stops_the_run_at_once_and_it_goes_on_when_mended(how, tmp_path, monkeypatch):
+    sites, order = misbehaving(tmp_path, monkeypatch, how), order_of("diff2", tmp_path / "run", timeout=20.0)
+    with pytest.raises(BadAnswer, match="'south'"):
+        here.run_here(order, sites, simulate=False, restarts=3, start_timeout=START)
+    assert len(list((order.directory / "flare").iterdir())) == 1  # it is not tried again by itself
+    assert [entry.round for entry in Ledger.resume(order.directory / "ledger.jsonl").entries] == [1, 2, 3]
+    if how == "not_a_number":
+        (sites / "south" / "site.toml").write_text('[data]\nfile = "records.npz"\n[policy]\nepsilon = inf\n')
+        here.run_here(order, sites, simulate=False, restarts=0, start_timeout=START)
+        same_as_here(order, "diff2")
+
+
+@pytest.mark.slow
+def test_a_site_that_never_answers_costs_the_timeout_and_a_new_job(tmp_path, monkeypatch):
+    sites, order = misbehaving(tmp_path, monkeypatch, "silent"), order_of("diff2", tmp_path / "run", timeout=8.0)
+    heard = []
+    assert here.run_here(order, sites, simulate=False, restarts=1, start_timeout=START, report=heard.append) == 2
+    stopped = [report.progress["stopped"] for report in heard if "stopped" in report.progress]
+    assert len(stopped) == 1
+    assert "'south' within 8 s" in stopped[0]
+    same_as_here(order, "diff2")
+
+
+@pytest.mark.slow
+def test_a_job_does_not_begin_with_too_few_sites(tmp_path, monkeypatch):
+    """One site's process ends at once: no job is submitted, and nothing is waited for."""
+    sites = write_sites(tmp_path / "sites")
+    started = Processes.start
+
+    def broken(self, name, command, **options):
+        return started(self, name, ["false"] if name == "south" else command, **options)
+
+    monkeypatch.setattr(Processes, "start", broken)
+    with pytest.raises(here.JobStopped, match=r"of 3 sites were there.*ended: south"):
+        here.run_here(order_of("diff2", tmp_path / "run"), sites, simulate=False, restarts=0, start_timeout=START)
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_a_site_that_refuses_is_not_asked_again(tmp_path):
+    sites = write_sites(tmp_path / "sites")
+    (sites / "east" / "site.toml").write_text('[data]\nfile = "records.npz"\n[policy]\nepsilon = 1.0\n')
+    with pytest.raises(SiteRefused, match="'east': the run is seeded"):
+        here.run_here(order_of("diff2", tmp_path / "run"), sites, simulate=False, restarts=3, start_timeout=START)
+    refusals = [line for line in lines(sites / "east" / "diff2-site" / "ledger.jsonl") if line["kind"] == "refusal"]
+    assert len(refusals) == 1
