@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import re
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 BURST = 4
+K = TypeVar("K", bound=Hashable)
 
 
-def interleaved(rounds: dict[str, Callable[[], object]], seconds: float = 4.0) -> dict[str, float]:
-    """Return the median time of each, in seconds.
+def interleaved(
+    rounds: Mapping[K, Callable[[], object]],
+    seconds: float = 4.0,
+    quantile: float = 0.5,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[K, float]:
+    """Return the median time of each, or another quantile, in seconds of the clock.
 
     They take turns, so that a slow moment hits all alike. A turn is a burst of rounds of which the first is not
     counted: in training, a round finds in the processor's cache what the same round left there, and nothing else.
     """
-    times: dict[str, list[float]] = {name: [] for name in rounds}
+    times: dict[K, list[float]] = {name: [] for name in rounds}
     end = time.perf_counter() + seconds * len(rounds)
     while time.perf_counter() < end or len(next(iter(times.values()))) < 2 * BURST:
         for name, one_round in rounds.items():
             one_round()
             for _ in range(BURST):
-                began = time.perf_counter()
+                began = clock()
                 one_round()
-                times[name].append(time.perf_counter() - began)
-    return {name: statistics.median(values) for name, values in times.items()}
+                times[name].append(clock() - began)
+    return {name: sorted(values)[int(quantile * (len(values) - 1))] for name, values in times.items()}
 
 
 def peak_memory(case: str, contestant: str | None) -> float:

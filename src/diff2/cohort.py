@@ -127,10 +127,8 @@ class LocalCohort:
         if self._population.unit == "client":
             return self._mean_of_clients(round, step, radius, lambda question: total(question, math.inf))
         questions, heaviest = self._questions(round, batch, step)
-        value = self._zero()
-        for question in questions:
-            value += total(question, radius)
-        return self._bounded(value * heaviest, radius, round, batch)
+        value = self._added([total(question, radius) for question in questions])
+        return self._bounded(value.mul_(heaviest), radius, round, batch)
 
     def clipped_difference(
         self,
@@ -170,10 +168,8 @@ class LocalCohort:
                 ),
             )
         questions, heaviest = self._questions(round, batch, step)
-        value = self._zero()
-        for question in questions:
-            value += total(question, radius, inner)
-        return self._bounded(value * heaviest, radius, round, batch)
+        value = self._added([total(question, radius, inner) for question in questions])
+        return self._bounded(value.mul_(heaviest), radius, round, batch)
 
     def exact_gradient(self, params: Vector) -> Vector:
         """Return the mean gradient without clipping and noise. **Leaks**: for experiments on public data only."""
@@ -268,6 +264,12 @@ class LocalCohort:
         if self._source is None:
             raise ValueError("a cohort without a source of random bits cannot drop units at random")
         return Masks(self._source.bytes(32, "masks", round, step))
+
+    def _added(self, sums: list[Vector]) -> Vector:
+        value = sums[0] if sums else self._zero()
+        for other in sums[1:]:
+            value += other
+        return value
 
     def _zero(self) -> Vector:
         return torch.zeros(len(self._engine.flat), dtype=torch.float64, device=self._engine.flat.device)

@@ -60,7 +60,6 @@ class _Workspace:
             return like.new_empty(count, like.shape[1])
 
         layers = network.layers
-        self.difference = Stack(network, like)
         self.squares = rows(network.rows)
         self.squares_of_first = None if layers[0].error is None else self.squares[layers[0].error]
         self.squares_written = [self.squares[part] for part in _order(layers[1:]) if isinstance(part, slice)]
@@ -144,9 +143,9 @@ class ColumnTerms:
 
     def _terms(self, fixed: Fixed, now: Pass, before: Pass | None) -> _Terms:
         space, stack = self._workspace(fixed.x), now.stack
-        if before is not None:
-            stack = space.difference
-            torch.sub(now.stack.rows, before.stack.rows, out=stack.rows)
+        if before is not None:  # which is read for the last time: the difference takes its place
+            stack = before.stack
+            torch.sub(now.stack.rows, stack.rows, out=stack.rows)
         torch.mul(stack.rows, stack.rows, out=space.squares)
         norm = fixed.floor
         for squares in space.squares_written:

@@ -173,7 +173,7 @@ class ColumnsEngine:
                 shortened = terms.shortened(fixed, now, inner), terms.shortened(fixed, before, inner)
                 terms.add(out, fixed, chunk.weights, radius, *shortened)
             else:
-                terms.add(out, fixed, chunk.weights, radius, now, before)
+                terms.add(out, fixed, chunk.weights, radius, now, before)  # which overwrites ``before``
             if cache is not None:
                 cache.chunks[index] = now
             else:

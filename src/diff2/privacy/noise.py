@@ -20,6 +20,7 @@ import numpy as np
 from .._validate import at_least
 
 KEY_BYTES = 32
+BELOW_53_BITS, ONE = np.uint64(11), np.uint64(1)
 
 
 class NoiseSource:
@@ -55,10 +56,13 @@ class NoiseSource:
         """
         pairs = (count + 1) // 2
         words = np.frombuffer(self.bytes(16 * pairs, *label), dtype="<u8")
-        uniform = ((words >> np.uint64(11)) + np.uint64(1)).astype(np.float64) * 2.0**-53  # in (0, 1]
+        uniform = ((words >> BELOW_53_BITS) + ONE).astype(np.float64) * 2.0**-53  # in (0, 1]
         radius = np.sqrt(-2.0 * np.log(uniform[:pairs]))
         angle = (2.0 * math.pi) * uniform[pairs:]
-        return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+        normal = np.empty(2 * pairs)
+        np.multiply(radius, np.cos(angle), out=normal[:pairs])
+        np.multiply(radius, np.sin(angle), out=normal[pairs:])
+        return normal[:count]
 
     def integer(self, bound: int, *label: object) -> int:
         """Return a whole number uniform in [0, bound), up to a bias below bound / 2^128."""
