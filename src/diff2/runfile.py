@@ -29,6 +29,7 @@ from .preparation import OUTPUTS
 from .privacy import Budget
 from .privacy.calibration import ACCOUNTINGS
 from .routines import ROUTINES, Routine
+from .trust import Trust
 
 TABLES = ("data", "model", "algorithm", "routine", "privacy", "run", "compare", "tune", "published", "federation")
 AT_SITES = "(at the sites)"  # stands for the file where a run file of a federation names none
@@ -110,6 +111,7 @@ class FederationSettings:
         start_timeout: seconds to wait until the sites are there.
         minimum_sites: the run begins with at least so many of the sites, and then keeps to those; by default all.
         restarts: how often a run that stopped is taken up again as a new job.
+        trust: who adds the noise: ``"server"``, or ``"sites"``, each its share; see ``trust.py``, also for the others.
     """
 
     sites: tuple[str, ...] = ()
@@ -117,8 +119,17 @@ class FederationSettings:
     start_timeout: float = 120.0
     minimum_sites: int | None = None
     restarts: int = 3
+    trust: str = "server"
+    honest: int | None = None
+    secure_aggregation: str = "none"
+
+    @property
+    def who(self) -> Trust:
+        """Who is trusted with what."""
+        return Trust(self.trust, self.honest, self.secure_aggregation)
 
     def __post_init__(self) -> None:
+        self.who.honest_of(len(self.sites) or self.honest or 1)
         positive("timeout", self.timeout)
         positive("start_timeout", self.start_timeout)
         at_least("restarts", self.restarts, 0)

@@ -57,6 +57,8 @@ def train_run_file(
         raise InvalidArgument(f"{run.path}: the table [data] is missing")
     if getattr(run.data, "file", None) == AT_SITES:
         raise InvalidArgument(f"{run.path}: [data] names no tables, they are at the sites; use 'diff2 federate'")
+    if run.federation is not None and run.federation.trust == "sites":
+        raise InvalidArgument(f"{run.path}: trust='sites' needs sites that add noise; use 'diff2 federate simulate'")
     tables, settings = load_clients(run.data, strict=run.privacy.strict, pending=True), run.run
     seed = settings.seed if seed is None else seed
     tables, opening = _scaled(run, tables, seed, target)

@@ -89,7 +89,7 @@ class Guarantee:
             whom = f"all {self.sites} sites, which {task} themselves, are trusted to do so and to keep it secret"
         else:
             whom = (
-                f"at least {self.honest} of the {self.sites} sites, that of the record among them, are trusted to "
+                f"at least {self.honest} of the {self.sites} sites, the protected one's own among them, are trusted to "
                 f"{task} as agreed and to keep it secret, while the others may tell all they know"
             )
         if self.secure_aggregation != "none":
