@@ -10,7 +10,9 @@ import torch
 
 import diff2
 from catalogue import PRIVATE, SIZES, run
-from diff2.federation.faults import BadAnswer, SiteRefused, SitesMissing
+from diff2.federation import order as orders
+from diff2.federation.faults import BadAnswer, FederationError, SiteRefused, SitesMissing
+from diff2.federation.locks import only_one
 from diff2.federation.messages import Message, digest, read, write
 from diff2.federation.order import OUTCOME, PROGRESS, Order, carry_out, read_json, read_order
 from diff2.federation.policy import Policy
@@ -245,6 +247,16 @@ class TestOrders:
         again = make_sites(tmp_path / "sites")
         result = carry_out(order, InProcessTransport({name: again[name].answer for name in NAMES}))
         same_result(result, first)
+
+    def test_two_jobs_do_not_work_on_one_run(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(orders, "PATIENCE", 0.3)
+        with (
+            only_one(tmp_path / "server" / "lock", "a run", patience=0),
+            pytest.raises(FederationError, match="another"),
+        ):
+            self.carry_out(tmp_path)
+        assert not (tmp_path / "server" / "ledger.jsonl").exists()
+        self.carry_out(tmp_path)
 
     def test_why_it_stopped_is_written_down(self, tmp_path):
         sites = faulty(tmp_path, GARBAGE["too long"])

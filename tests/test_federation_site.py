@@ -388,6 +388,19 @@ def test_a_line_cut_off_by_a_crash_was_never_answered(tmp_path):
     assert ask(again, params=NEXT).kind == ANSWER
 
 
+def test_two_processes_of_a_site_share_its_memory(tmp_path):
+    """The process of an earlier job may still be there when the next one begins."""
+    old, _ = opened(tmp_path)
+    new, _ = opened(tmp_path)
+    first = ask(old)
+    assert refused(ask(new, params=NEXT), "answered already")
+    assert ask(new).arrays["value"].tobytes() == first.arrays["value"].tobytes()
+    assert difference(new).kind == ANSWER
+    assert refused(difference(old, radius=1e-3), "answered already")
+    assert [line["kind"] for line in lines(old.ledger.path)].count("answer") == 2
+    assert len(read_site_ledger(old.ledger.path).refusals) == 2
+
+
 def test_the_line_is_written_before_the_answer_leaves(tmp_path, monkeypatch):
     site, _ = opened(tmp_path)
     monkeypatch.setattr(site.ledger, "record", lambda line: 1 / 0)

@@ -17,11 +17,13 @@ from ..training import RoundInfo, Training, TrainState
 from .agreement import Agreement, read_agreement
 from .cohort import Exchange
 from .faults import SitesMissing
+from .locks import only_one
 from .server import close_run, prepare_at_sites, recorded_run
 from .transport import Transport
 
 PROGRESS, OUTCOME = "progress.json", "outcome.json"
 PAUSE = 0.5  # seconds between two lines of progress
+PATIENCE = 30.0  # seconds to wait for a process of an earlier job that is about to end
 CLOSING = 10.0  # seconds a site has to hear that the run is over
 
 
@@ -60,7 +62,11 @@ def read_order(text: str) -> Order:
 
 def carry_out(order: Order, transport: Transport) -> TrainResult:
     """Begin the run, or go on with it; write progress, outcome, model, history and result to its directory."""
-    order.directory.mkdir(parents=True, exist_ok=True)
+    with only_one(order.directory / "lock", f"the run in {order.directory}", patience=PATIENCE):
+        return _carried_out(order, transport)
+
+
+def _carried_out(order: Order, transport: Transport) -> TrainResult:
     progress = Progress(order)
     (order.directory / OUTCOME).unlink(missing_ok=True)
     try:

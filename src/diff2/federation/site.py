@@ -90,8 +90,8 @@ class Site:
         self._last: tuple[str, bytes] = ("", b"")  # digest of the last request, and its answer
 
     def answer(self, payload: bytes) -> bytes:
-        """Return the answer to a request, or a refusal; never raises, never hangs on bad bytes."""
-        with self._lock:
+        """Return the answer to a request, or a refusal, whatever the bytes are."""
+        with self._lock, self.ledger.exclusive():
             run = ""
             try:
                 message = read(payload)

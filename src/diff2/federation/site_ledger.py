@@ -9,14 +9,18 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import LedgerError
 from ..privacy.accounting import gdp_epsilon
 from ..privacy.composition import FULL, Spend, total_epsilon
+from .locks import only_one
 
 FORMAT = 1
+PATIENCE = 30.0  # seconds to wait for another process of the site
 KINDS = ("site", "run", "answer", "refusal", "end")
 Label = tuple[int, str, int]  # round, kind of the question, step
 
@@ -64,15 +68,31 @@ class SiteLedger:
         """Open the ledger, or start it. A last line cut off by a crash was never answered, and is dropped."""
         self.path = path
         self.site = site
+        self._forget()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            self._read()
+            if not self._size:
+                self._write({"kind": "site", "format": FORMAT, "site": site})
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Let nobody else write; know what others, say the site's process of an earlier job, have written since."""
+        with self._locked():
+            if self.path.stat().st_size != self._size:
+                self._forget()
+                self._read()
+            yield
+
+    def _locked(self) -> AbstractContextManager[None]:
+        return only_one(self.path.with_name("lock"), f"the ledger {self.path}", patience=PATIENCE)
+
+    def _forget(self) -> None:
         self.refusals: list[str] = []  # reasons, in order
         self.runs: dict[str, RunLine] = {}
         self.ended: set[str] = set()
         self._answers: dict[str, dict[Label, AnswerLine]] = {}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and path.stat().st_size:
-            self._read(site)
-        if not path.exists() or not path.stat().st_size:
-            self._write({"kind": "site", "format": FORMAT, "site": site})
+        self._size = 0  # bytes of the file that are known
 
     @property
     def epsilon(self) -> float:
@@ -125,25 +145,26 @@ class SiteLedger:
             self._write({"kind": "end", "run": run, "answers": self.count(run)})
             self.ended.add(run)
 
-    def _read(self, site: str) -> None:
-        data = self.path.read_bytes()
+    def _read(self) -> None:
+        data = self.path.read_bytes() if self.path.exists() else b""
         *lines, rest = data.split(b"\n")
+        self._size = len(data) - len(rest)
         if rest:
-            os.truncate(self.path, len(data) - len(rest))
+            os.truncate(self.path, self._size)
         for number, text in enumerate(lines, start=1):
             try:
                 fields = json.loads(text)
                 kind = fields.pop("kind")
                 if kind not in KINDS or (kind == "site") != (number == 1):
                     raise ValueError(kind)
-                self._take(kind, fields, site)
+                self._take(kind, fields)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise LedgerError(
                     f"{self.path}, line {number}: not a line of this site's ledger ({error!r}); restore it from a copy"
                 ) from None
 
-    def _take(self, kind: str, fields: dict[str, Any], site: str) -> None:
-        if kind == "site" and (fields["format"], fields["site"]) != (FORMAT, site):
+    def _take(self, kind: str, fields: dict[str, Any]) -> None:
+        if kind == "site" and (fields["format"], fields["site"]) != (FORMAT, self.site):
             raise ValueError(f"it belongs to site {fields['site']!r}")
         if kind == "run":
             numbers = {name: float(fields[name]) for name in ("epsilon", "delta", "limit")}
@@ -160,8 +181,10 @@ class SiteLedger:
             self.ended.add(fields["run"])
 
     def _write(self, line: dict[str, Any]) -> None:
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
+        text = (json.dumps(line, allow_nan=False) + "\n").encode()
+        with open(self.path, "ab") as file:
+            file.write(text)
+        self._size += len(text)
 
 
 def read_site_ledger(path: Path) -> SiteLedger:
