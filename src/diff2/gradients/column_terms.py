@@ -94,7 +94,7 @@ class ColumnTerms:
 
     def fixed(self, chunk: Records) -> Fixed:
         """Return the records as columns, with what follows from them alone."""
-        network, x = self._network, chunk.inputs.t().contiguous()
+        network, x = self._network, _apart(chunk.inputs.t().contiguous())
         first = network.layers[0]
         gain = x.new_zeros(chunk.size)
         if first.weight_part is not None:
@@ -229,6 +229,13 @@ class ColumnTerms:
 
     def _dot(self, x: Tensor, y: Tensor, space: _Workspace) -> Tensor:
         return torch.mul(x, y, out=space.scratch(x)).sum(0)
+
+
+def _apart(x: Tensor) -> Tensor:
+    """Return many rows of a round length a little apart: else all of them fall on the same lines of the cache."""
+    if x.shape[0] < 32 or x.stride(0) * x.element_size() % 2048:
+        return x
+    return x.new_empty(x.shape[0], x.shape[1] + 64 // x.element_size())[:, : x.shape[1]].copy_(x)
 
 
 def _only(usable: Tensor, values: Tensor) -> Tensor:

@@ -227,6 +227,8 @@ class Network:
 
 def _steps(module: nn.Module) -> list[nn.Module] | None:
     """Return the layers in the order they are applied, or None where that cannot be seen."""
+    if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+        return None
     if type(module) is nn.Linear or activation_rule(module) is not None:
         return [module]
     if type(module) is not nn.Sequential or not len(module):
