@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import time
+from collections.abc import Callable
 
 import torch
 from rich.console import Console
@@ -25,13 +27,13 @@ RATIOS = {
 }
 
 
-def speed(seconds: float, names: list[str]) -> None:
+def speed(seconds: float, names: list[str], clock: Callable[[], float]) -> None:
     """(a) to (c): one round of each, in turns; ratios to the plain gradient and to the other libraries."""
     times_table = _table("One round, ms (median; taken in turns)", "case", *CONTESTANTS)
     ratio_table = _table("Ratios of these", "case", *RATIOS)
     for name in names:
         case = CASES[name]()
-        times = interleaved({name: make(case) for name, make in CONTESTANTS.items()}, seconds)
+        times = interleaved({name: make(case) for name, make in CONTESTANTS.items()}, seconds, clock=clock)
         times_table.add_row(case.name, *(f"{1e3 * value:.2f}" for value in times.values()))
         ratio_table.add_row(case.name, *(f"{times[one] / times[other]:.2f}" for one, other in RATIOS.values()))
         console.print(f"{case.name}: done", style="dim")
@@ -50,7 +52,7 @@ def memory(names: list[str]) -> None:
     console.print(table)
 
 
-def growth(seconds: float) -> None:
+def growth(seconds: float, clock: Callable[[], float]) -> None:
     """(e): twice the records, at most 2.1 times the time."""
     title = "Growth with the number of records: time of a round, ms, and ratio to half the records"
     table = _table(title, "inputs", "records", "plain", "DP-GD", "DIFF2", "plain ratio", "DP-GD ratio", "DIFF2 ratio")
@@ -61,7 +63,7 @@ def growth(seconds: float) -> None:
             case = network(records, inputs)
             rounds.update({(records, "plain"): plain(case), (records, "DP-GD"): dpgd_round(case)})
             rounds[records, "DIFF2"] = difference_round(case)
-        times = interleaved(rounds, seconds / 4)
+        times = interleaved(rounds, seconds / 4, clock=clock)
         for i, records in enumerate(sizes):
             mine = [times[records, method] for method in ("plain", "DP-GD", "DIFF2")]
             ratios = ["", "", ""]
@@ -83,15 +85,17 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=[], help="speed, memory, growth; default: all")
     parser.add_argument("--seconds", type=float, default=4.0, help="time for each contestant and case")
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES), help="for speed and memory")
+    parser.add_argument("--cpu", action="store_true", help="time of the processor, not of the wall: on a busy machine")
     arguments = parser.parse_args()
+    clock = time.process_time if arguments.cpu else time.perf_counter
     parts = arguments.parts or ["speed", "memory", "growth"]
     console.print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads")
     if "speed" in parts:
-        speed(arguments.seconds, arguments.cases)
+        speed(arguments.seconds, arguments.cases, clock)
     if "memory" in parts:
         memory(arguments.cases)
     if "growth" in parts:
-        growth(arguments.seconds)
+        growth(arguments.seconds, clock)
 
 
 if __name__ == "__main__":

@@ -133,6 +133,8 @@ class ColumnsEngine:
         network.flat.load(params)
         known = cache.chunks if cache is not None and cache.holds(params) else {}
         if cache is not None and not known:
+            for old in cache.chunks.values():
+                network.take_back(old)
             cache.forget()
         for index, chunk in enumerate(records.chunks(self.chunk_rows)):
             fixed = self._fixed(chunk, index, cache)

@@ -109,7 +109,7 @@ class Network:
             self._place(index, layer)
         self._first = next(index for index, layer in enumerate(self.layers) if layer.trainable)
         self._workspaces: dict[int, _Workspace] = {}
-        self._spare: list[Pass] = []
+        self._spare: dict[int, list[Pass]] = {}  # by the number of records
 
     @staticmethod
     def fits(module: nn.Module) -> bool:
@@ -149,8 +149,7 @@ class Network:
 
     def take_back(self, done: Pass) -> None:
         """Take the memory of a pass that nobody will read again."""
-        if len(self._spare) < 2:
-            self._spare.append(done)
+        self._spare.setdefault(done.size, []).append(done)
 
     def scaled(self, done: Pass, factors: Tensor) -> Pass:
         """Return the pass of gradients times a factor a record."""
@@ -161,12 +160,13 @@ class Network:
 
     def _fresh(self, x: Tensor) -> Pass:
         """Return memory for a pass, that of one which is over where there is one of this size."""
-        for place, old in enumerate(self._spare):
-            if old.size == x.shape[1]:
-                del self._spare[place]
-                old.squared_norm = None
-                return old
-        self._spare.clear()
+        spare = self._spare.get(x.shape[1])
+        if spare:
+            done = spare.pop()
+            done.squared_norm = None
+            return done
+        if len(self._spare) > 3:  # chunks of ever other sizes
+            self._spare.clear()
         return Pass(self, x)
 
     def _workspace(self, x: Tensor) -> _Workspace:
