@@ -193,7 +193,11 @@ def test_table_with_other_columns(monkeypatch, tmp_path):
         load_dataset("kddcup99", tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"no gzip at all", b"", gzip.compress(b"x" * 9)[:-9] + b"123456789"])
+@pytest.mark.parametrize(
+    "content",
+    [b"no gzip at all", b"", gzip.compress(b"x" * 9, mtime=0)[:-9] + b"123456789"],
+    ids=["text", "empty", "damaged"],
+)
 def test_file_that_is_no_table(monkeypatch, tmp_path, content):
     entry = make(monkeypatch, tmp_path, [kdd_line()])
     (tmp_path / entry.file).write_bytes(content)
