@@ -74,9 +74,8 @@ def test_no_record_moves_an_answer_further_than_the_sensitivity_and_one_moves_it
     moved = []
     for place in PLACES:
         other = nothing if kind == "poisson" else (far, -1e5)
-        worlds = [replaced(clients, place, *record) for record in ((far, 1e5), other)]
-        for r in range(1, 12):
-            moved.append(movement(*(ask(cohorts(world, population)[1], "difference", batch, r) for world in worlds)))
+        worlds = [cohorts(replaced(clients, place, *record), population)[1] for record in ((far, 1e5), other)]
+        moved += [movement(*(ask(world, "difference", batch, r) for world in worlds)) for r in range(1, 12)]
     assert 0.99 <= max(moved) <= 1 + 1e-9
 
 

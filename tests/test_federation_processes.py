@@ -4,20 +4,24 @@ Every test stops what it started, within its time.
 """
 
 import os
+import re
 import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
+from nvflare.collab.api.context import set_call_context
 
 from bad_site import VARIABLE
 from catalogue import CATALOGUE, PRIVATE, SAMPLED, diff2_with, run
 from diff2.federation import here
 from diff2.federation.faults import BadAnswer, SiteRefused
-from diff2.federation.flare import CLASSES, write_job
+from diff2.federation.flare import CLASSES, FlareSite, write_job
+from diff2.federation.messages import Message, read, write
 from diff2.federation.order import OUTCOME, PROGRESS, Order, read_json, write_json
 from diff2.federation.processes import Processes
 from diff2.privacy import Ledger
@@ -98,10 +102,36 @@ def test_the_simulator_gives_the_same_bytes_for_every_algorithm(sampled, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["diff2", "bvr"])
 def test_real_processes_give_the_same_bytes(name, tmp_path):
-    sites, order = write_sites(tmp_path / "sites"), order_of(name, tmp_path / "run")
-    assert here.run_here(order, sites, simulate=False, restarts=0, start_timeout=START) == 1
+    sites, order, heard = write_sites(tmp_path / "sites"), order_of(name, tmp_path / "run"), set()
+
+    def listening(report):
+        for process in psutil.Process().children(recursive=True):
+            heard.update(c.laddr.ip for c in process.net_connections() if c.status == psutil.CONN_LISTEN)
+
+    assert here.run_here(order, sites, simulate=False, restarts=0, start_timeout=START, report=listening) == 1
     same_as_here(order, name)
     no_answer_was_given_twice(sites)
+    assert heard == {"127.0.0.1"}  # nobody else can reach them
+
+
+def test_a_job_holds_no_code_and_only_classes_that_sites_allow(tmp_path):
+    job = write_job(tmp_path, "run", [order_of("diff2", tmp_path / "run")], start_timeout=START)
+    files = sorted(str(path.relative_to(job)) for path in job.rglob("*") if path.is_file())
+    assert files == ["app/config/config_fed_client.json", "app/config/config_fed_server.json", "meta.json"]
+    paths = re.findall(r'"path": "([^"]*)"', "".join((job / file).read_text() for file in files))
+    assert len(paths) == 4
+    assert all(path.startswith(CLASSES) for path in paths)
+
+
+def test_a_site_answers_the_server_and_nobody_else(tmp_path, monkeypatch):
+    monkeypatch.setenv("DIFF2_SITE", str(write_sites(tmp_path / "sites")))
+    site, question = FlareSite(), write(Message("describe", {"agreement": agreement_of("diff2").to_json()}))
+    kinds = {}
+    for caller in ("server", "south"):
+        set_call_context(SimpleNamespace(caller=caller, app=SimpleNamespace(name="north")))
+        kinds[caller] = read(site.ask(question)).kind
+    set_call_context(None)
+    assert kinds == {"server": "description", "south": "refusal"}
 
 
 class Killer(threading.Thread):
