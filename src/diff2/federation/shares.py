@@ -21,7 +21,7 @@ comes twice gets the same bytes, and the site's ledger keeps it from answering a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -164,9 +164,9 @@ def site_shares(
     client: int,
     sums: ClientSums,
     source: NoiseSource,
-    answered: Iterable[AnswerLine],
+    answered: Callable[[], Sequence[AnswerLine]],
 ) -> SiteShares | None:
-    """Return a site's own noise in a run, where the sites add it."""
+    """Return a site's own noise in a run, where the sites add it; ``answered``: its answers so far."""
     try:
         check_trust(agreement, len(population.sizes))
     except InvalidArgument as error:
@@ -189,9 +189,9 @@ class SiteShares:
         sums: ClientSums,
         source: NoiseSource,
         dtype: torch.dtype,
-        answered: Iterable[AnswerLine],
+        answered: Callable[[], Sequence[AnswerLine]],
     ):
-        """Take part as ``client``; ``answered``: what this site has answered in this run before."""
+        """Take part as ``client``; ``answered``: what this site has answered in this run so far."""
         self._plan = noise_plan
         self._population = noise_plan.population
         self._honest = honest
@@ -202,18 +202,12 @@ class SiteShares:
         self._planned: dict[tuple[int, str], list[PlannedRelease]] = {}
         for release in noise_plan.releases:
             self._planned.setdefault((release.round, release.purpose), []).append(release)
-        self._answered: dict[tuple[int, str], dict[int, AnswerLine]] = {}
-        for line in answered:
-            self.took(line)
+        self._answered = answered
 
     @property
     def limit(self) -> float:
         """The GDP parameter, against the server, that noise chosen on the way is held to; 0: it is fixed before."""
         return self._plan.mu * math.sqrt(self._honest) if self._plan.algorithm.adaptive else 0.0
-
-    def took(self, line: AnswerLine) -> None:
-        """Take note of a release that was answered."""
-        self._answered.setdefault((line.round, line.question), {})[line.step] = line
 
     def share(self, asked: AskedRelease, request: str) -> Share:
         """Return this site's part of a release with its noise; refuse one that was not planned."""
@@ -249,12 +243,8 @@ class SiteShares:
         if self._plan.algorithm.adaptive:
             if exposure.sampling != FULL:
                 raise Refusal("noise that is chosen on the way is not priced for batches drawn at random")
-            others = [
-                line.multiplier
-                for place, lines in self._answered.items()
-                for step, line in lines.items()
-                if (*place, step) != (asked.round, asked.purpose, asked.step)
-            ]
+            label = (asked.round, asked.purpose, asked.step)
+            others = [line.multiplier for line in self._answered() if line.label != label]
             spent = math.fsum(z**-2 for z in [*others, asked.multiplier])
             if spent > self._plan.mu**2 * (1 + CLOSE):
                 raise Refusal(
@@ -264,7 +254,8 @@ class SiteShares:
             return
         place = (asked.round, asked.purpose)
         planned = [release for release in self._planned.get(place, []) if release.exposure == exposure]
-        if len({*self._answered.get(place, {}), asked.step}) > len(planned):
+        steps = {line.step for line in self._answered() if (line.round, line.question) == place}
+        if len(steps | {asked.step}) > len(planned):
             raise Refusal(
                 f"the agreed plan has {len(planned)} releases of kind {asked.purpose!r} on these records in round "
                 f"{asked.round}, and no more are answered"
@@ -281,10 +272,11 @@ class SiteShares:
             return
         if asked.batch.part != (asked.step, asked.leaves):
             raise Refusal(f"leaf {asked.step} of {asked.leaves} is not about {asked.batch}")
-        for before in range(asked.round - asked.step, asked.round):
-            for line in self._answered.get((before, asked.purpose), {}).values():
-                if line.noise_std != scale.share_std:
-                    raise Refusal("the leaves of a tree must have the same noise; ask with one radius and multiplier")
+        first = asked.round - asked.step
+        for line in self._answered():
+            same = line.question == asked.purpose and first <= line.round < asked.round
+            if same and line.noise_std != scale.share_std:
+                raise Refusal("the leaves of a tree must have the same noise; ask with one radius and multiplier")
 
     def _own_price(self, asked: AskedRelease, scale: ShareScale) -> tuple[float, str, float, tuple[int, ...] | None]:
         """Return multiplier, sampling, rate and members of the answer by itself, for a record of this site."""

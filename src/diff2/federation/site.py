@@ -200,7 +200,7 @@ class Site:
         sums = ClientSums(
             engine, client, index, population, source=source, stochastic=stochastic, owners=records.owners
         )  # fmt: skip
-        shares = site_shares(agreement, population, index, sums, source, self.ledger.answers(run))
+        shares = site_shares(agreement, population, index, sums, source, lambda: self.ledger.answers(run))
         return _OpenRun(agreement, population, index, sums, len(engine.flat), shares)
 
     def _close(self, run: str) -> Message:
@@ -219,7 +219,7 @@ class Site:
             answer = write(Message(ANSWER, {"request": request, "count": count}, {"value": value}))
             return answer, AnswerLine(asked.run, asked.round, asked.kind, asked.step, asked.radius, request, "")
 
-        return self._once(asked.run, (asked.round, asked.kind, asked.step), payload, answered)[0]
+        return self._once(asked.run, (asked.round, asked.kind, asked.step), payload, answered)
 
     def _share(self, run: _OpenRun, message: Message, payload: bytes) -> bytes:
         """Answer with this site's part of a release and its own noise."""
@@ -234,15 +234,12 @@ class Site:
             fields = {"request": request, "grid": share.scale.grid, "noise_std": share.scale.share_std}
             return write(Message(ANSWER, fields, {"steps": share.steps})), share.line
 
-        answer, line = self._once(asked.run, (asked.round, asked.purpose, asked.step), payload, answered)
-        if line is not None:
-            shares.took(line)
-        return answer
+        return self._once(asked.run, (asked.round, asked.purpose, asked.step), payload, answered)
 
     def _once(
         self, run: str, label: Label, payload: bytes, answered: Callable[[str], tuple[bytes, AnswerLine]]
-    ) -> tuple[bytes, AnswerLine | None]:
-        """Return an answer, and its line if it is new: the same question gets the same bytes, a changed one none."""
+    ) -> bytes:
+        """Return an answer: the same question gets the same bytes, a changed one none."""
         request = digest(payload)
         known, what = self.ledger.answered(run, label), f"the {label[1]} of round {label[0]}, step {label[2]},"
         if known is not None and known.request != request:
@@ -251,18 +248,17 @@ class Site:
                 "release"
             )
         if self._last[0] == request:
-            return self._last[1], None
+            return self._last[1]
         answer, line = answered(request)
         if known is None:
-            line = line._replace(answer=digest(answer))
-            self.ledger.record(line)
+            self.ledger.record(line._replace(answer=digest(answer)))
         elif known.answer != digest(answer):
             raise Refusal(
                 f"{what} was answered before and would now come out differently (another machine, or another "
                 "version?); start a new run"
             )
         self._last = (request, answer)
-        return answer, line if known is None else None
+        return answer
 
     def _check(self, run: _OpenRun, asked: Asked) -> None:
         """Refuse a question that does not belong to the agreement."""
