@@ -1,0 +1,287 @@
+"""Records, gradients of single records and values without noise are in no message, file or log but where they belong.
+
+The records are numbers like 1234.5678. Whatever crosses the transport, and every file that a run leaves at the server
+and at its sites, is searched for them, as they are and as encoded, for the gradient of every record at every iterate,
+clipped or not, and for the sums and means before noise. Each search is shown to find what is planted.
+"""
+
+import traceback
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from canaries import Canaries
+from catalogue import HIDDEN, SIZES
+from diff2.clients import Client
+from diff2.clientwise import ClientSums
+from diff2.data.scaling import Encoding, Scaling
+from diff2.federation.faults import SiteRefused
+from diff2.federation.messages import read
+from diff2.federation.order import Order, carry_out
+from diff2.federation.policy import read_site_file
+from diff2.federation.releases import RELEASE, read_release
+from diff2.federation.requests import read_question
+from diff2.federation.shares import computed, weight_of
+from diff2.federation.site import Site, site_from_file
+from diff2.federation.site_records import load_records
+from diff2.federation.transport import InProcessTransport
+from diff2.gradients import build_engine
+from diff2.losses import resolve_loss
+from diff2.population import ALL, Population
+from diff2.privacy import NoiseSource
+from diff2.trust import Trust
+from federated import NAMES, agreement_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::diff2.PrivacyLeakWarning", "ignore::diff2.WeakDeltaWarning")
+
+BOUNDS = (0.0, 5000.0)
+ENCODING = Encoding({f"x{i}": Scaling.of_input(BOUNDS) for i in range(3)}, "y", Scaling.of_target(BOUNDS), None)
+DIMENSION = 3 * HIDDEN + HIDDEN + HIDDEN + 1
+RUNS = ["diff2", "diff2, shares", pytest.param("bvr", marks=pytest.mark.slow)]
+
+
+def agreement(name):
+    found = replace(agreement_of(name.removesuffix(", shares")), encoding=ENCODING)
+    return replace(found, trust=Trust("sites")) if name.endswith("shares") else found
+
+
+def raw_records(index):
+    """Numbers with eight digits, like 1234.5678."""
+    return np.round(np.random.default_rng(40 + index).uniform(1000, 4999, (SIZES[index], 4)), 4)
+
+
+def write_tables(directory):
+    for i, name in enumerate(NAMES):
+        folder = directory / name
+        folder.mkdir(parents=True)
+        rows = ["x0,x1,x2,y", *(",".join(f"{value:.4f}" for value in row) for row in raw_records(i))]
+        (folder / "records.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+        (folder / "site.toml").write_text('[data]\nfile = "records.csv"\n[policy]\nepsilon = inf\n', encoding="utf-8")
+    return directory
+
+
+class Recorder(InProcessTransport):
+    """Keeps all messages: (site, request, answer)."""
+
+    def __init__(self, sites):
+        super().__init__(sites)
+        self.messages = []
+
+    def broadcast(self, payload, sites, timeout):
+        replies = super().broadcast(payload, sites, timeout)
+        self.messages += [(site, payload, answer) for site, answer in replies.answers.items()]
+        return replies
+
+
+class Traffic:
+    """A run in this process, with all its messages, files and secrets."""
+
+    def __init__(self, name, directory):
+        self.agreement, self.directory = agreement(name), directory
+        self.files = {site: read_site_file(write / "site.toml") for site, write in self._folders(directory)}
+        transport = Recorder({site: site_from_file(site, file).answer for site, file in self.files.items()})
+        carry_out(Order(self.agreement, NAMES, directory / "run", timeout=60.0), transport)
+        self.messages = transport.messages
+        self.records, self.gradients, self.sums = Canaries(), Canaries(), Canaries()
+        self._note_records()
+        self._note_values()
+
+    @staticmethod
+    def _folders(directory):
+        folder = write_tables(directory / "sites")
+        return [(name, folder / name) for name in NAMES]
+
+    def _note_records(self):
+        for i, name in enumerate(NAMES):
+            for row in raw_records(i):
+                self.records.add(f"a record of {name}", row)
+            for part in load_records(self.files[name], self.agreement).client:
+                for row in part:
+                    self.records.add(f"an encoded record of {name}", row)
+
+    def _note_values(self):
+        """Recompute, for every question, what each record and each site contributes before noise."""
+        clients = {name: load_records(file, self.agreement).client for name, file in self.files.items()}
+        _, loss = resolve_loss(self.agreement.encoding.loss)
+        engine, _ = build_engine(
+            self.agreement.build_model(), loss, *clients["north"], dtype=torch.float64, device=torch.device("cpu")
+        )
+        self.clients, self.engine = clients, engine
+        source, population = NoiseSource.from_seed(1), Population(SIZES)
+        means = {}
+        for site, request, answer in self.messages:
+            parts = questions(read(request))
+            if not parts:
+                continue
+            index, fields = NAMES.index(site), read(answer).fields
+            sums = ClientSums(engine, clients[site], index, population, source=source)
+            value = sum(factor * computed(sums, asked) for factor, asked in parts)
+            batch, round = parts[0][1].batch, parts[0][1].round
+            share = value * weight_of(population, index, batch, round)
+            grids = [fields["grid"]] if "grid" in fields else []
+            for what, vector in (("sum", value), ("share", share)):
+                self.sums.add(f"the {what} of {site} in round {round}", vector, grids)
+            means[request] = means.get(request, 0) + share
+            for _, asked in parts:
+                self._note_gradients(engine, clients[site], asked, grids, site)
+        for mean in means.values():
+            self.sums.add("a mean", mean)
+
+    def _note_gradients(self, engine, client, asked, grids, site):
+        for i in range(client.size):
+            alone = ClientSums(engine, Client(*(part[i : i + 1] for part in client)), 0, Population((1,)))
+            for radius in (asked.radius, 1e9):
+                value = computed(alone, asked._replace(radius=radius, batch=ALL, remember=False))
+                self.gradients.add(f"a gradient of a record of {site}", value, grids)
+
+
+def questions(message):
+    """The questions in a message, with their weights in a release."""
+    if message.kind == RELEASE:
+        return read_release(message, DIMENSION, torch.float64).parts
+    if message.kind in ("gradient", "difference"):
+        return ((1.0, read_question(message, DIMENSION, torch.float64)),)
+    return ()
+
+
+@pytest.fixture(scope="module")
+def traffic(tmp_path_factory):
+    return cache(lambda name: Traffic(name, tmp_path_factory.mktemp("traffic")))
+
+
+def is_table(path):
+    return path.name == "records.csv"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_no_record_and_no_gradient_of_a_record_is_in_a_message(name, traffic):
+    run = traffic(name)
+    assert len(run.messages) > 3 * 7
+    everything = b"\n".join(part for _, request, answer in run.messages for part in (request, answer))
+    assert len(run.records) == 2 * 4 * sum(SIZES)
+    assert len(run.gradients) > 7 * sum(SIZES) * DIMENSION
+    assert not run.records.search(everything)
+    assert not run.gradients.search(everything)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_no_value_without_noise_reaches_a_site(name, traffic):
+    """Sites hear iterates and radii; what other sites answered, and the mean of it, they hear with noise alone."""
+    run = traffic(name)
+    assert not run.sums.search(b"\n".join(request for _, request, _ in run.messages))
+
+
+def test_no_value_without_noise_reaches_the_server_where_the_sites_add_it(traffic):
+    run = traffic("diff2, shares")
+    assert not run.sums.search(b"\n".join(answer for _, _, answer in run.messages))
+
+
+def test_the_search_finds_what_the_trusted_server_does_get(traffic):
+    """Where the server adds the noise, the answers hold the sums: the same search over the same bytes finds them."""
+    run = traffic("diff2")
+    found = run.sums.search(b"\n".join(answer for _, _, answer in run.messages))
+    assert {"the sum of north in round 1", "the sum of east in round 7"} <= {name for name, _ in found}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_no_file_holds_records_gradients_or_values_without_noise(name, traffic):
+    run = traffic(name)
+    for secret in (run.records, run.gradients, run.sums):
+        found, searched = secret.search_files(run.directory, leave_out=is_table)
+        assert not found
+        assert searched > 10_000
+    found, _ = run.records.search_files(run.directory)
+    assert sorted(found) == [f"sites/{name}/records.csv" for name in sorted(NAMES)]  # the search has eyes
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:ssl_context:DeprecationWarning")  # of a library that FLARE uses
+@pytest.mark.parametrize("name", ["diff2", "diff2, shares"])
+def test_no_file_or_log_of_real_processes_holds_them_either(name, traffic, tmp_path):
+    """The seed makes it the same run, with the same gradients; FLARE's kits, jobs and logs are searched as well."""
+    from diff2.federation.here import run_here
+
+    run, sites = traffic(name), write_tables(tmp_path / "sites")
+    order = Order(run.agreement, NAMES, tmp_path / "run", timeout=60.0)
+    run_here(order, sites, simulate=False, restarts=0, start_timeout=150.0)
+    for secret in (run.records, run.gradients, run.sums):
+        found, searched = secret.search_files(tmp_path, leave_out=is_table)
+        assert not found
+        assert searched > 100_000
+    logs = [path for path in tmp_path.rglob("*") if path.suffix in (".log", ".txt") and path.stat().st_size]
+    assert len(logs) > 2 * len(NAMES)
+    planted = next(path for path in logs if "south" in path.parts)
+    with open(planted, "a", encoding="utf-8") as log:
+        log.write(f"ERROR in row {raw_records(1)[5].tolist()}\n")
+    found, _ = run.records.search_files(tmp_path, leave_out=is_table)
+    assert list(found) == [str(planted.relative_to(tmp_path))]
+
+
+WAYS = {
+    "text": lambda vector: ", ".join(map(repr, vector.tolist())).encode(),
+    "scientific": lambda vector: " ".join(f"{value:.12e}" for value in vector).encode(),
+    "double": lambda vector: b"odd" + vector.astype("<f8").tobytes(),
+    "single": lambda vector: b"o" + vector.astype("<f4").tobytes(),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("what", ["record", "encoded", "gradient", "sum"])
+def test_a_planted_leak_is_found(what, way, traffic):
+    run = traffic("diff2")
+    site, request, answer = next(message for message in run.messages if read(message[1]).kind == "gradient")
+    client = run.clients[site]
+    alone = ClientSums(run.engine, Client(*(part[2:3] for part in client)), 0, Population((1,)))
+    planted, secret = {
+        "record": (raw_records(NAMES.index(site))[2], run.records),
+        "encoded": (client.inputs[2].numpy(), run.records),
+        "gradient": (computed(alone, questions(read(request))[0][1]).numpy(), run.gradients),
+        "sum": (read(answer).arrays["value"], run.sums),
+    }[what]
+    assert not secret.search(request)
+    assert secret.search(request + WAYS[way](planted) + b"and so on")
+
+
+def test_a_planted_number_of_steps_is_found(traffic):
+    """A share without its noise is a vector of whole numbers."""
+    run = traffic("diff2, shares")
+    site, request, answer = next(message for message in run.messages if questions(read(message[1])))
+    grid, (_, asked) = read(answer).fields["grid"], questions(read(request))[0]
+    index = NAMES.index(site)
+    share = computed(ClientSums(run.engine, run.clients[site], index, Population(SIZES)), asked)
+    share = share * weight_of(Population(SIZES), index, ALL, 1)
+    steps = np.rint(share.numpy() / grid).astype("<i8")
+    assert {way for _, way in run.sums.search(b"odd" + steps.tobytes())} == {"steps"}
+
+
+def test_an_error_that_quotes_records_stays_at_the_site(tmp_path, monkeypatch):
+    """What a library says about a table it cannot read is for the site's own log."""
+
+    def failing(directory):
+        files = write_tables(directory / "sites")
+        record = raw_records(0)[3].tolist()
+
+        def load(agreement):
+            raise ValueError(f"cannot make sense of the row {record}")
+
+        file = read_site_file(files / "north" / "site.toml")
+        return Site("north", load, file.policy, file.directory)
+
+    def asked(site):
+        transport = Recorder({"north": site.answer})
+        with pytest.raises(SiteRefused, match="'north'"):
+            carry_out(Order(agreement("diff2"), ("north",), site._directory / "run", timeout=60.0), transport)
+        return b"".join(answer for _, _, answer in transport.messages)
+
+    records = Canaries()
+    records.add("a record", raw_records(0)[3])
+    site = failing(tmp_path / "good")
+    assert not records.search(asked(site))
+    found, _ = records.search_files(site._directory)
+    assert list(found) == ["site.log"]
+    refused = Site._refused
+    monkeypatch.setattr(Site, "_refused", lambda self, run, reason: refused(self, run, traceback.format_exc()))
+    assert records.search(asked(failing(tmp_path / "bad")))  # the same site, telling the server what went wrong
