@@ -1,7 +1,7 @@
 """Values that must not be found where they do not belong, and a search for them in bytes and in folders.
 
 A value is found as text (eight digits or more), as a little-endian double at any offset, as two neighbours of a vector
-in single precision at any offset, and, where it was put on a grid, as a whole number of steps. Also inside of zip files.
+in single precision at any offset, and, where it was put on a grid, as a number of steps. Also inside of zip files.
 """
 
 import io
