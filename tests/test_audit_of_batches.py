@@ -93,7 +93,7 @@ def statistics(run, sign, runs, factor=1.0):
         while state.round < run.plan.algorithm.rounds:
             state, _ = fresh.step(state)
         ratio = 0.0
-        for towards, (value, entry) in zip(cohort.towards, mechanism.released, strict=True):
+        for towards, (value, entry, *_) in zip(cohort.towards, mechanism.released, strict=True):
             if entry.mechanism == "zero":
                 continue
             shift = towards * entry.sensitivity / 2
@@ -116,7 +116,7 @@ def least_epsilon(plus, minus, delta, confidence=0.999):
     def bound(plus, minus, t):
         hits, false = int((plus > t).sum()), int((minus > t).sum())
         low = scipy.stats.beta.ppf((1 - confidence) / 2, hits, len(plus) - hits + 1) if hits else 0.0
-        high = scipy.stats.beta.ppf((1 + confidence) / 2, false + 1, len(minus) - false)
+        high = scipy.stats.beta.ppf((1 + confidence) / 2, false + 1, len(minus) - false) if false < len(minus) else 1.0
         return np.log(max(low - delta, 1e-12) / high)
 
     best = max(thresholds, key=lambda t: bound(plus[:half], minus[:half], t))

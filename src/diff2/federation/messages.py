@@ -5,7 +5,7 @@ little-endian order. The header names the kind of the message, its fields and, f
 
 >>> message = Message("gradient", {"round": 3, "radius": float("inf")}, {"params": np.arange(2.0)})
 >>> read(write(message)).fields
-{'round': 3, 'radius': inf}
+{'radius': inf, 'round': 3}
 """
 
 from __future__ import annotations

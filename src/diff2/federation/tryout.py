@@ -92,7 +92,7 @@ def public_encoding(data: TableSettings) -> Encoding:
 def site_names(clients: Sequence[str]) -> tuple[str, ...]:
     """Return names for sites that FLARE accepts, from the names of clients.
 
-    >>> site_names(["site 1", "site 2"]), site_names(["a.csv", "a?csv"])
+    >>> site_names(["site 1", "site 2"]), site_names(["a.csv", "b/a.csv"])
     (('site-1', 'site-2'), ('site-1', 'site-2'))
     """
     names = tuple(re.sub(r"[^A-Za-z0-9-]+", "-", Path(name).stem).strip("-") for name in clients)
