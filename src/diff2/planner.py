@@ -14,7 +14,9 @@ the :math:`n_1` restarts and the rest for the :math:`n_2` differences, the ratio
     w^* = \frac{\sqrt{n_1}}{\sqrt{n_1} + \rho \sqrt{n_2 (T-1)/2}},
 
 the same under both accountings. This is noise only: what clipping takes away from the gradient is not in it. Where T
-does not divide R, the mean number of differences is taken over the rounds there are, instead of :math:`(T-1)/2`.
+does not divide R, the mean number of differences is taken over the rounds there are, instead of :math:`(T-1)/2`. Where
+steps become longer or shorter within a cycle the formula is off, for early differences stay in the estimate longer.
+docs/planner-check.md holds it against runs.
 """
 
 from __future__ import annotations
@@ -127,7 +129,8 @@ def outlook(
     """Predict the noise in the estimate of a run, and suggest T and the budget split.
 
     Args:
-        step_length: the typical distance of two iterates; ``step_norm`` in the history of an earlier run.
+        step_length: the typical distance of two iterates: the root mean square of ``step_norm`` in the history of an
+            earlier run, best without its start, where steps are long.
         dimension: d, the number of parameters; 1 gives the error a parameter.
     """
     positive("step_length", step_length)

@@ -47,6 +47,7 @@ from .trials import Setup, Trial, digest_of, one_thread, trial_key
 
 FORMAT = 1  # of a line of runs.jsonl; another number trains everything again
 PARTS = ("whole", "later")  # of a run: all rounds, those after the first tenth
+AFTER = ", after the first tenth"
 MEASURED = 500  # rounds of a run in which the exact gradient is computed
 
 Report = Callable[[int, int], None]  # runs finished, runs in all
@@ -211,21 +212,22 @@ def check(
 
 
 def _show(rows: Sequence[Row]) -> None:
-    names = ["plan", "ledger", "noise", "error", "plan_ratio", "ledger_ratio"]
-    show_rows(
-        "root mean squares over rounds; ratios: predicted / measured noise",
-        [
+    names = ["step_length", "plan", "ledger", "noise", "error", "plan_ratio", "ledger_ratio"]
+    for table in dict.fromkeys(row["table"] for row in rows):
+        show_rows(
+            f"{table}: root mean squares over rounds; plan and ledger are predictions of the noise",
             [
-                f"{row['table']}, {row['method']}, {row['part']}",
-                f"{row['step_length']:.3g}",
-                *("-" if math.isnan(row[name]) else f"{row[name]:.3g}" for name in names),
-                f"{100 * row['clipping_share']:.0f} %",
-            ]
-            for row in rows
-        ],
-        ["", "step", "plan", "ledger", "noise", "error", "plan/noise", "ledger/noise", "clipping"],
-        width=150,
-    )
+                [
+                    f"{row['method']}{AFTER if row['part'] == 'later' else ''}",
+                    *("-" if math.isnan(row[name]) else f"{row[name]:.3g}" for name in names),
+                    f"{100 * row['clipping_share']:.0f} %",
+                ]
+                for row in rows
+                if row["table"] == table
+            ],
+            ["", "step", "plan", "ledger", "noise", "error", "plan / noise", "ledger / noise", "clipping"],
+            width=150,
+        )
 
 
 if __name__ == "__main__":
