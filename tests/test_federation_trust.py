@@ -326,7 +326,7 @@ class TestWhatTheServerSees:
         words = {sent[i : i + 8] for i in range(len(sent))}
         for site, asked, answer in transport.shares:
             assert set(answer.arrays) == {"steps"}
-            assert set(answer.fields) == {"request", "grid", "noise_std"}
+            assert set(answer.fields) == {"request", "grid", "noise_std", "together"}
             index, grid = NAMES.index(site), answer.fields["grid"]
             value = truth.part(site, asked)
             weight = weight_of(truth.population, index, ALL, 1)

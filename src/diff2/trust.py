@@ -23,6 +23,7 @@ from .errors import InvalidArgument
 
 NOISES = ("server", "sites")
 AGGREGATIONS = ("none", "tenseal")
+MOST_SEALED = 64  # sites whose ciphertexts can be added; see federation/sealed.py
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,10 @@ class Trust:
         """
         if self.honest is not None and self.honest > sites:
             raise InvalidArgument(f"expected honest to be at most the number of sites, {sites}, got {self.honest}")
+        if self.sealed and sites > MOST_SEALED:
+            raise InvalidArgument(
+                f"secure_aggregation adds up to {MOST_SEALED} sites' ciphertexts exactly, not {sites}"
+            )
         return sites if self.honest is None else self.honest
 
 

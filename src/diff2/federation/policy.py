@@ -43,6 +43,7 @@ class Policy:
         models: allowed ones.
         told_size: trains on the first so many records, and tells this number instead of how many there are.
         require_own_noise: takes part only where the sites add the noise themselves.
+        require_secure_aggregation: takes part only where the server sees ciphertexts and nothing else.
     """
 
     epsilon: float
@@ -52,6 +53,7 @@ class Policy:
     models: tuple[str, ...] = MODELS
     told_size: int | None = None
     require_own_noise: bool = False
+    require_secure_aggregation: bool = False
 
     def __post_init__(self) -> None:
         positive("epsilon", self.epsilon, infinite=True)
@@ -73,6 +75,8 @@ class Policy:
             raise Refusal("the policy of this site does not allow the model 'mlp'")
         if self.require_own_noise and agreement.trust.noise != "sites":
             raise Refusal("the policy of this site demands that sites add the noise themselves: trust = 'sites'")
+        if self.require_secure_aggregation and not agreement.trust.sealed:
+            raise Refusal("the policy of this site demands secure_aggregation = 'tenseal'")
         if self.epsilon == float("inf"):
             return
         if agreement.run.seed is not None:
@@ -119,9 +123,14 @@ class SiteData:
 
 @dataclass(frozen=True)
 class SitePlace:
-    """``[site]``: where the site keeps its ledger and the keys of unfinished runs; relative to site.toml."""
+    """``[site]``: where the site keeps its ledger and the keys of unfinished runs; relative to site.toml.
+
+    Args:
+        keys: the file of secrets that all sites share, for ``secure_aggregation``.
+    """
 
     directory: str = "diff2-site"
+    keys: str | None = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +145,10 @@ class SiteFile:
     @property
     def directory(self) -> Path:
         return self.path.parent / self.place.directory
+
+    @property
+    def keys(self) -> Path | None:
+        return None if self.place.keys is None else self.path.parent / self.place.keys
 
 
 def read_site_file(path: str | os.PathLike[str]) -> SiteFile:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._types import Vector
 from ..estimators import (
@@ -27,6 +27,10 @@ from ..estimators.base import difference_radius, distance
 from ..population import ALL, Batch, Population
 from ..rounds import Round
 from ..routines import Averaging, BVRLocalSGD
+from .faults import Refusal
+
+if TYPE_CHECKING:
+    from .requests import Asked
 
 GRADIENT, DIFFERENCE = "gradient", "difference"
 Radius = Callable[[Vector, Vector], float]  # of the two iterates; a gradient's depends on neither
@@ -49,6 +53,25 @@ def agreed_questions(algorithm: Algorithm, population: Population, round: int, c
         return []
     found = [*_of_estimator(algorithm, population, round, client), *_of_routine(algorithm, population, round)]
     return [question for question in found if _is_asked(question.batch, population, round, client)]
+
+
+def check_agreed(algorithm: Algorithm, population: Population, client: int, asked: Asked) -> None:
+    """Refuse a question that does not belong to the agreement."""
+    place = (asked.kind, asked.step, asked.batch)
+    found = agreed_questions(algorithm, population, asked.round, client)
+    agreed = [question for question in found if (question.kind, question.step, question.batch) == place]
+    if not agreed:
+        raise Refusal(
+            f"the agreed algorithm does not ask this site for a {asked.kind} of step {asked.step} with "
+            f"{asked.batch} in round {asked.round}"
+        )
+    previous = asked.params if asked.previous is None else asked.previous
+    largest = agreed[0].radius(asked.params, previous)
+    if asked.radius > largest * (1 + CLOSE) or asked.inner != agreed[0].inner:
+        raise Refusal(
+            f"the {asked.kind} of round {asked.round} asks for the radius {asked.radius:g} (inner "
+            f"{asked.inner:g}); the agreed formula allows {largest:g} (inner {agreed[0].inner:g})"
+        )
 
 
 def _is_asked(batch: Batch, population: Population, round: int, client: int) -> bool:

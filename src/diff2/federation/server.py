@@ -28,9 +28,11 @@ from ..training import Training
 from .agreement import Agreement
 from .cohort import Exchange, RemoteCohort, answers
 from .faults import BadAnswer, SitesMissing
+from .leading import SealedCohort
 from .messages import Message, write
 from .noisy import NoisyCohort, SharedNoise
 from .requests import CLOSE_RUN, DESCRIBE, OPEN
+from .sealed import SiteKeys
 from .shares import agreed_plan, check_trust
 from .transport import Transport
 
@@ -47,6 +49,7 @@ def prepare_at_sites(
     resume: bool = False,
     watch: Callable[[Exchange], None] = lambda exchange: None,
     strict: bool = False,
+    keys: SiteKeys | None = None,
 ) -> Training:
     """Agree with all sites and build the run; spend nothing yet. Use :func:`close_run` when it is done.
 
@@ -56,7 +59,10 @@ def prepare_at_sites(
         directory: keeps ledger, checkpoint and the name of the run.
         resume: go on with the run in ``directory``, or start it if there is none.
         watch: called after every exchange with the sites.
+        keys: what the sites share, where this is the site that leads and ``transport`` can add ciphertexts.
     """
+    if agreement.trust.sealed and keys is None:
+        raise InvalidArgument("a sealed run is led by one of the sites, which have the keys, not by the server")
     positive("timeout", timeout)
     if agreement.run.metrics_every is not None:
         raise InvalidArgument("metrics_every computes exact values from all records; at sites that is not possible")
@@ -83,6 +89,9 @@ def prepare_at_sites(
         """Open the run at all sites; return a hash of their hashes of their records."""
         fields = {**told, "run": run, "sites": list(sites), "sizes": sizes}
         replies = answers(transport.broadcast(write(Message(OPEN, fields)), sites, timeout), sites, timeout)
+        for site in sites:
+            if agreement.trust.sealed and replies[site].fields.get("keys") != (keys and keys.fingerprint):
+                raise BadAnswer(f"site {site!r} has other keys than the site that leads; give all sites the same file")
         tags = [str(replies[site].fields.get("records")) for site in sites]
         return hashlib.sha256("\n".join(tags).encode()).digest()
 
@@ -90,9 +99,10 @@ def prepare_at_sites(
         place = (transport, sites, noise_plan.population, run)
         if shared is None:
             return RemoteCohort(*place, dtype=agreement.dtype, source=noise, timeout=timeout, watch=watch)
-        return NoisyCohort(
-            *place, honest=shared["honest"], dtype=agreement.dtype, source=noise, timeout=timeout, watch=watch
-        )  # fmt: skip
+        options: dict[str, Any] = {"dtype": agreement.dtype, "source": noise, "timeout": timeout, "watch": watch}
+        if keys is not None and agreement.trust.sealed:
+            return SealedCohort(*place, keys=keys, honest=shared["honest"], **options)  # type: ignore[arg-type]
+        return NoisyCohort(*place, honest=shared["honest"], **options)
 
     def mechanism(asked: RemoteCohort, ledger: Ledger, noise: NoiseSource, limit: float) -> Mechanism:
         if isinstance(asked, NoisyCohort):

@@ -37,6 +37,7 @@ from ..privacy import BoundedMean, NoiseSource, combined
 from ..privacy.composition import FULL
 from ..privacy.mechanism import leaf_steps, noise_scale, tree_levels
 from ..trust import honest_among
+from . import sealed
 from .agreement import Agreement
 from .faults import Refusal
 from .releases import AskedRelease
@@ -130,7 +131,12 @@ def weight_of(population: Population, client: int, batch: Batch, round: int) -> 
 
 
 def longest_share(
-    population: Population, client: int, asked: AskedRelease, dtype: torch.dtype, scale: ShareScale
+    population: Population,
+    client: int,
+    asked: AskedRelease,
+    dtype: torch.dtype,
+    scale: ShareScale,
+    largest: float = LARGEST,
 ) -> float:
     """Return how long an honest share is at most, in grid steps; beyond it with a probability below 2^-100."""
     weight, dimension = weight_of(population, client, asked.batch, asked.round), asked.parts[0][1].params.numel()
@@ -142,7 +148,7 @@ def longest_share(
     nodes = 2 * tree_levels(asked.leaves) if asked.leaves else 1
     noise = scale.share_std * math.sqrt(nodes) * (math.sqrt(dimension) + FAR)
     longest = (value + noise) / scale.grid + 2 * nodes * math.sqrt(dimension)
-    if longest * scale.asked >= LARGEST:
+    if longest * scale.asked >= largest:
         raise InvalidArgument(
             f"the sum of the shares of round {asked.round} may need {math.log2(longest * scale.asked):.0f} bits, more "
             "than whole numbers have here: the noise is very small beside the values. Lower epsilon"
@@ -155,6 +161,7 @@ class Share(NamedTuple):
 
     steps: np.ndarray  # whole numbers
     scale: ShareScale
+    clients: tuple[int, ...]  # whose shares make up the release
     line: AnswerLine
 
 
@@ -175,7 +182,8 @@ def site_shares(
         return None
     honest = agreement.trust.honest_of(len(population.sizes))
     noise_plan = agreed_plan(agreement, population.sizes)
-    return SiteShares(noise_plan, honest, client, sums, source, agreement.dtype, answered)
+    largest = sealed.LARGEST if agreement.trust.sealed else LARGEST
+    return SiteShares(noise_plan, honest, client, sums, source, agreement.dtype, answered, largest)
 
 
 class SiteShares:
@@ -190,8 +198,10 @@ class SiteShares:
         source: NoiseSource,
         dtype: torch.dtype,
         answered: Callable[[], Sequence[AnswerLine]],
+        largest: float = LARGEST,
     ):
         """Take part as ``client``; ``answered``: what this site has answered in this run so far."""
+        self._largest = largest  # of a sum of whole numbers
         self._plan = noise_plan
         self._population = noise_plan.population
         self._honest = honest
@@ -213,7 +223,7 @@ class SiteShares:
         """Return this site's part of a release with its noise; refuse one that was not planned."""
         try:
             scale = share_scale(self._population, asked, self._dtype, self._honest)
-            longest_share(self._population, self._client, asked, self._dtype, scale)
+            longest_share(self._population, self._client, asked, self._dtype, scale, self._largest)
         except InvalidArgument as error:
             raise Refusal(str(error)) from None
         self._check_price(asked)
@@ -225,7 +235,8 @@ class SiteShares:
             asked.run, asked.round, asked.purpose, asked.step, asked.parts[0][1].radius, request, "",
             scale.share_std, asked.multiplier, *self._own_price(asked, scale),
         )  # fmt: skip
-        return Share(steps.astype(np.int64), scale, line)
+        clients = asked_sites(self._population, asked.batch, asked.round)
+        return Share(steps.astype(np.int64), scale, clients, line)
 
     def _noise(self, asked: AskedRelease, scale: ShareScale, dimension: int) -> np.ndarray:
         place = (asked.purpose, self._client)

@@ -34,7 +34,7 @@ from .agreement import Agreement, read_agreement
 from .faults import BadMessage, Refusal
 from .messages import Message, digest, read, refusal, write
 from .policy import Policy, SiteFile
-from .questions import CLOSE, DIFFERENCE, GRADIENT, agreed_questions
+from .questions import DIFFERENCE, GRADIENT, check_agreed
 from .releases import RELEASE, read_release
 from .requests import (
     ANSWER,
@@ -44,11 +44,11 @@ from .requests import (
     DESCRIPTION,
     OPEN,
     OPENED,
-    Asked,
     as_array,
     read_question,
     whole_number,
 )
+from .sealed import MODEL, SEALED, SiteKeys, sealed_answer, take_model
 from .shares import SiteShares, computed, site_shares
 from .site_ledger import AnswerLine, Label, RunLine, SiteLedger
 from .site_records import SiteRecords, load_records
@@ -73,13 +73,22 @@ class Site:
 
     _lock = threading.Lock()  # of all sites in a process: PyTorch's generator, which dropout draws from, is shared
 
-    def __init__(self, name: str, load: Callable[[Agreement], SiteRecords], policy: Policy, directory: Path):
+    def __init__(
+        self,
+        name: str,
+        load: Callable[[Agreement], SiteRecords],
+        policy: Policy,
+        directory: Path,
+        keys: SiteKeys | None = None,
+    ):
         """Take part as ``name``.
 
         Args:
             load: returns the records, encoded as an agreement says.
             directory: keeps the ledger and the keys of unfinished runs.
+            keys: what the sites share, where the server may see ciphertexts only.
         """
+        self._keys = keys
         self.name = name
         self.policy = policy
         self.ledger = SiteLedger(directory / "ledger.jsonl", name)
@@ -114,21 +123,48 @@ class Site:
         return refusal(f"site {self.name!r}: {reason}")
 
     def _answered(self, message: Message, payload: bytes) -> bytes:
+        if message.kind == SEALED:
+            return self._sealed(message, payload)
         if message.kind == DESCRIBE:
             return write(self._describe(message))
         if message.kind == OPEN:
             return write(self._open(message))
+        if message.kind == CLOSE_RUN:
+            return write(self._close(self._known(message)))
+        return self._question(message, payload, sealed=False)
+
+    def _known(self, message: Message) -> str:
         run = message.fields.get("run")
         if not isinstance(run, str) or run not in self.ledger.runs:
             raise Refusal("the question belongs to no run that this site has agreed to")
-        if message.kind == CLOSE_RUN:
-            return write(self._close(run))
+        return run
+
+    def _sealed(self, message: Message, payload: bytes) -> bytes:
+        """Answer what only sites can read; why it is refused, only the site's own ledger says."""
+
+        def ask(inner: Message, content: bytes) -> bytes:
+            if inner.kind == MODEL:
+                return write(take_model(inner, self._known(inner), self._directory))
+            return self._question(inner, content, sealed=True)
+
+        try:
+            return sealed_answer(self._keys, self.name, message, payload, ask)
+        except (Refusal, BadMessage) as error:
+            self._refused("", str(error))
+            return refusal(f"site {self.name!r}: a sealed question is declined; the site's own ledger says why")
+
+    def _question(self, message: Message, payload: bytes, *, sealed: bool) -> bytes:
+        run = self._known(message)
         if message.kind not in (GRADIENT, DIFFERENCE, RELEASE):
             raise BadMessage(f"a request of kind {message.kind!r}")
         if run in self.ledger.ended:
             raise Refusal("the run is complete; no further question of it is answered")
         if run not in self._runs:
             raise Refusal("the run is not open; open it first")
+        if self._runs[run].agreement.trust.sealed != sealed:
+            raise Refusal(
+                "in this run questions and answers are sealed" if not sealed else "in this run nothing is sealed"
+            )
         if (message.kind == RELEASE) != (self._runs[run].shares is not None):
             who = "the server adds" if message.kind == RELEASE else "the sites add"
             raise Refusal(f"a question of kind {message.kind!r} is not answered: in this run {who} the noise")
@@ -159,6 +195,8 @@ class Site:
         index, records = sites.index(self.name), self._records(agreement)
         if population.sizes[index] != records.client.size:
             raise Refusal("the size stated for this site is not the one it told")
+        if agreement.trust.sealed and self._keys is None:
+            raise Refusal("this site has no keys of sealed runs; name them in its site.toml: [site] keys = '...'")
         known = self.ledger.runs.get(run)
         if run in self.ledger.ended:
             raise Refusal("the run is complete; it cannot be opened again")
@@ -170,7 +208,7 @@ class Site:
             run, agreement.digest, agreement.algorithm.name,
             agreement.privacy.epsilon if agreement.run.seed is None else float("inf"), agreement.privacy.delta,
             tuple(map(str, sites)), population.sizes,
-            checkpoints.records_tag(source.key, [[*records.client, *_present(records.owners)]]).hex(),
+            checkpoints.records_tag(source.key, [records.parts]).hex(),
             0.0 if engaged.shares is None else engaged.shares.limit,
         )  # fmt: skip
         if known is not None and known != line:
@@ -180,7 +218,8 @@ class Site:
         if known is None:
             self.ledger.agree(line)
         LOG.info("site %s takes part in run %s with %d records", self.name, run, records.client.size)
-        return Message(OPENED, {"run": run, "site": self.name, "records": line.records})
+        shared = {"keys": self._keys.fingerprint} if self._keys is not None and agreement.trust.sealed else {}
+        return Message(OPENED, {"run": run, "site": self.name, "records": line.records, **shared})
 
     def _engaged(
         self,
@@ -211,10 +250,11 @@ class Site:
 
     def _sum(self, run: _OpenRun, message: Message, payload: bytes) -> bytes:
         asked = read_question(message, run.dimension, run.agreement.dtype)
-        self._check(run, asked)
+        check_agreed(run.agreement.algorithm, run.population, run.client, asked)
 
         def answered(request: str) -> tuple[bytes, AnswerLine]:
-            count = None if asked.batch.rate is not None else self._count(run, asked)
+            drawn = asked.batch.rate is not None
+            count = None if drawn else run.population.count(run.client, asked.batch, asked.round)
             value = as_array(computed(run.sums, asked))
             answer = write(Message(ANSWER, {"request": request, "count": count}, {"value": value}))
             return answer, AnswerLine(asked.run, asked.round, asked.kind, asked.step, asked.radius, request, "")
@@ -227,11 +267,13 @@ class Site:
         if shares is None:
             raise Refusal("in this run the server adds the noise")
         for _, part in asked.parts:
-            self._check(run, part)
+            check_agreed(run.agreement.algorithm, run.population, run.client, part)
 
         def answered(request: str) -> tuple[bytes, AnswerLine]:
+            fields: dict[str, object]
             share = shares.share(asked, request)
             fields = {"request": request, "grid": share.scale.grid, "noise_std": share.scale.share_std}
+            fields |= {"together": [self.ledger.runs[asked.run].sites[p] for p in share.clients]}
             return write(Message(ANSWER, fields, {"steps": share.steps})), share.line
 
         return self._once(asked.run, (asked.round, asked.purpose, asked.step), payload, answered)
@@ -259,31 +301,6 @@ class Site:
             )
         self._last = (request, answer)
         return answer
-
-    def _check(self, run: _OpenRun, asked: Asked) -> None:
-        """Refuse a question that does not belong to the agreement."""
-        found = agreed_questions(run.agreement.algorithm, run.population, asked.round, run.client)
-        agreed = [
-            question
-            for question in found
-            if (question.kind, question.step, question.batch) == (asked.kind, asked.step, asked.batch)
-        ]
-        if not agreed:
-            raise Refusal(
-                f"the agreed algorithm does not ask this site for a {asked.kind} of step {asked.step} with "
-                f"{asked.batch} in round {asked.round}"
-            )
-        previous = asked.params if asked.previous is None else asked.previous
-        largest = agreed[0].radius(asked.params, previous)
-        if asked.radius > largest * (1 + CLOSE) or asked.inner != agreed[0].inner:
-            raise Refusal(
-                f"the {asked.kind} of round {asked.round} asks for the radius {asked.radius:g} (inner "
-                f"{asked.inner:g}); the agreed formula allows {largest:g} (inner {agreed[0].inner:g})"
-            )
-
-    @staticmethod
-    def _count(run: _OpenRun, asked: Asked) -> int:
-        return run.population.count(run.client, asked.batch, asked.round)
 
     def _records(self, agreement: Agreement) -> SiteRecords:
         """Return the records this site trains on, read once."""
@@ -320,7 +337,8 @@ class Site:
 
 def site_from_file(name: str, file: SiteFile) -> Site:
     """Return the site that a site.toml describes."""
-    return Site(name, lambda agreement: load_records(file, agreement), file.policy, file.directory)
+    keys = None if file.keys is None else SiteKeys.load(file.keys)
+    return Site(name, lambda agreement: load_records(file, agreement), file.policy, file.directory, keys)
 
 
 def _agreement(message: Message) -> Agreement:
@@ -328,7 +346,3 @@ def _agreement(message: Message) -> Agreement:
         return read_agreement(message.fields.get("agreement"))
     except InvalidArgument as error:
         raise Refusal(f"the agreement cannot be accepted: {error}") from None
-
-
-def _present(owners: torch.Tensor | None) -> list[torch.Tensor]:
-    return [] if owners is None else [owners]

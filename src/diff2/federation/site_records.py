@@ -27,6 +27,11 @@ class SiteRecords(NamedTuple):
     client: Client
     owners: Tensor | None  # a number for each record, where owners are protected
 
+    @property
+    def parts(self) -> list[Tensor]:
+        """All that the site holds."""
+        return [*self.client, *([] if self.owners is None else [self.owners])]
+
     def first(self, count: int) -> SiteRecords:
         """Return the first so many records."""
         client = Client(*(part[:count].contiguous() for part in self.client))

@@ -93,16 +93,17 @@ class Guarantee:
                 f"{task} as agreed and to keep it secret, while the others may tell all they know"
             )
         if self.secure_aggregation != "none":
-            return f"{whom}, no site shows what it can decrypt to the server"
+            return f"{whom}, and no site gives the server the key"
         return f"{whom}, the server is trusted to pass on nothing but sums over all sites that are asked"
 
     def _against_the_server(self) -> str:
         one = _above(self.epsilon_of_one)
         if self.secure_aggregation != "none":
             return (
-                "The server sees ciphertexts, which nobody without the sites' key can read, and need not be trusted. "
-                "Against a server to which a site has given that key the same holds with the noise of one site alone: "
-                f"with epsilon {one} instead."
+                "The server sees ciphertexts, which nobody without the sites' key can read, and is trusted with one "
+                "thing: to hand out nothing but sums over all sites that are asked. Against the server and a site "
+                "together, who could decrypt the answer of each site, the same holds with the noise of that site "
+                f"alone: with epsilon {one} instead."
             )
         return (
             "Against the server itself, which sees the answer of each site by itself, with the noise of that site "
