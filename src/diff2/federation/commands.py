@@ -12,6 +12,7 @@ import typer
 
 from ..console import command, emit_json, ending, show_facts, show_guarantee, show_rows, upward
 from ..options import DataDir, Json, Quiet, RunToml, Seed
+from .deployment import register
 
 if TYPE_CHECKING:
     from .here import Attempt
@@ -138,6 +139,9 @@ def ledger(
         )
 
 
+register(federate_app)
+
+
 def _here(
     kind: str,
     run_file: Path,
@@ -164,7 +168,7 @@ def _here(
         run_here = _engine()
         order, folder = order_of(run, out, sites=sites, seed=seed)
         settings = run.federation or FederationSettings()
-        with _bar(order.agreement.algorithm.rounds, show=False if quiet or as_json else None) as report:
+        with progress_bar(order.agreement.algorithm.rounds, show=False if quiet or as_json else None) as report:
             jobs = run_here(
                 order,
                 folder,
@@ -194,7 +198,7 @@ def _engine() -> Callable[..., int]:
 
 
 @contextmanager
-def _bar(rounds: int, *, show: bool | None) -> Iterator[Callable[[Attempt], None]]:
+def progress_bar(rounds: int, *, show: bool | None) -> Iterator[Callable[[Attempt], None]]:
     """Yield a reporter: a bar with rounds, epsilon, sites and the time left, and a line where a job stops."""
 
     def stopped(attempt: Attempt) -> None:

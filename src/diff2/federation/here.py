@@ -19,7 +19,8 @@ from typing import Any
 from ..errors import BudgetExceeded, Diff2Error
 from . import faults
 from .flare import CLASSES, SITE_VARIABLE, write_job
-from .kits import ADMIN, ORGANISATION, Kits, provision_here
+from .kits import ADMIN, Kits, provision_here
+from .launch import read_kit, start_command
 from .order import OUTCOME, PROGRESS, Order, read_json, write_json
 from .processes import Processes
 
@@ -122,7 +123,7 @@ def _real(
 ) -> None:
     kits = provision_here(workspace, order.sites)
     job = write_job(workspace / "job", "run", [order], start_timeout=start_timeout)
-    with _quiet_flare(), Processes() as processes:
+    with quiet_flare(), Processes() as processes:
         _start_all(processes, kits, sites)
         started(processes)
         watch = _Watch(order, number, start_timeout, report)
@@ -144,7 +145,7 @@ def _real(
 
 
 @contextlib.contextmanager
-def _quiet_flare() -> Iterator[None]:
+def quiet_flare() -> Iterator[None]:
     """Keep FLARE's own messages about a server that is not there yet, or not any more, to itself."""
     log = logging.getLogger("nvflare")
     level = log.level
@@ -156,18 +157,10 @@ def _quiet_flare() -> Iterator[None]:
 
 
 def _start_all(processes: Processes, kits: Kits, sites: Path) -> None:
-    module = "nvflare.private.fed.app"
-    common = ["--set", "secure_train=true", f"org={ORGANISATION}", "config_folder=config"]
-    server = [sys.executable, "-u", "-m", f"{module}.server.server_train", "-m", str(kits.server)]
-    processes.start("server", [*server, "-s", "fed_server.json", *common], log=kits.server / "console.log")
+    processes.start("server", start_command(read_kit(kits.server)), log=kits.server / "console.log")
     for name, kit in kits.sites.items():
-        client = [sys.executable, "-u", "-m", f"{module}.client.client_train", "-m", str(kit)]
-        processes.start(
-            name,
-            [*client, "-s", "fed_client.json", *common, f"uid={name}"],
-            log=kit / "console.log",
-            environment=_environment(sites / name / "site.toml"),
-        )
+        place = _environment(sites / name / "site.toml")
+        processes.start(name, start_command(read_kit(kit)), log=kit / "console.log", environment=place)
 
 
 def _connected(kits: Kits, order: Order, processes: Processes, watch: _Watch) -> Any:
@@ -226,7 +219,7 @@ class _Watch:
             if outcome["state"] == "done":
                 self._report(Attempt(self._number, read_json(self._order.directory / PROGRESS) or {}))
                 return True
-            raise _stopped(outcome)
+            raise stopped(outcome)
         progress = read_json(self._order.directory / PROGRESS)
         if progress is not None and progress != self._last:
             self._last, self._heard = progress, time.monotonic()
@@ -243,7 +236,8 @@ class _Watch:
             raise JobStopped(f"The job stopped: {why}.")
 
 
-def _stopped(outcome: dict[str, Any]) -> Diff2Error:
+def stopped(outcome: dict[str, Any]) -> Diff2Error:
+    """Return the error that ended a job; ``JobStopped`` where a new job may go on."""
     kind, message = str(outcome.get("error")), str(outcome.get("message"))
     if kind == "BudgetExceeded":
         return BudgetExceeded(message)

@@ -1,6 +1,6 @@
-"""Startup kits for a federation on this machine: certificates by FLARE's provisioning, everything on 127.0.0.1.
+"""Startup kits: certificates by FLARE's provisioning, and the settings that a party should have in its own kit.
 
-What FLARE keeps elsewhere by default (jobs, snapshots: in the temporary folder of the machine) goes to the workspace.
+What FLARE keeps elsewhere by default (jobs, snapshots: in the temporary folder of the machine) goes to a stated folder.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from .flare import CLASSES
 ADMIN = "admin@diff2.local"
 SERVER = "localhost"  # its name in certificates, and the only address it listens on
 ORGANISATION = "diff2"
+PROJECT = "diff2"
 
 
 class Kits(NamedTuple):
@@ -28,28 +30,36 @@ class Kits(NamedTuple):
     sites: dict[str, Path]
 
 
-def provision_here(workspace: Path, sites: Sequence[str]) -> Kits:
-    """Make certificates and startup kits for a server and its sites on this machine."""
-    from nvflare.lighter.prov_utils import prepare_builders
-    from nvflare.lighter.provision import prepare_project
-    from nvflare.lighter.provisioner import Provisioner
+class Parties(NamedTuple):
+    """Who takes part, under which names, and where the server is reached."""
 
-    service, admin = free_ports(2)
-    project = {
+    sites: tuple[str, ...]
+    server: str = SERVER  # its host name: certificates are for this name, and sites connect to it
+    admin: str = ADMIN
+    organisations: tuple[str, ...] = ()  # of the sites, in their order; by default each is its own
+    organisation: str = ORGANISATION  # of server and admin
+    port: int = 8002
+    admin_port: int = 8003
+
+
+def project_of(parties: Parties, name: str = PROJECT) -> dict[str, Any]:
+    """Return FLARE's provisioning input: a server, one participant a site, and whoever submits jobs."""
+    owners = parties.organisations or parties.sites
+    return {
         "api_version": 3,
-        "name": "diff2",
-        "description": "a federation on one machine",
+        "name": name,
+        "description": "training with differential privacy over sites that keep their records",
         "participants": [
             {
-                "name": SERVER,
+                "name": parties.server,
                 "type": "server",
-                "org": ORGANISATION,
-                "default_host": SERVER,
-                "fed_learn_port": service,
-                "admin_port": admin,
+                "org": parties.organisation,
+                "default_host": parties.server,
+                "fed_learn_port": parties.port,
+                "admin_port": parties.admin_port,
             },
-            *({"name": site, "type": "client", "org": ORGANISATION} for site in sites),
-            {"name": ADMIN, "type": "admin", "org": ORGANISATION, "role": "project_admin"},
+            *({"name": s, "type": "client", "org": _word(o)} for s, o in zip(parties.sites, owners, strict=True)),
+            {"name": parties.admin, "type": "admin", "org": parties.organisation, "role": "project_admin"},
         ],
         "builders": [
             {
@@ -61,14 +71,45 @@ def provision_here(workspace: Path, sites: Sequence[str]) -> Kits:
             {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
         ],
     }
+
+
+def provision(workspace: Path, project: dict[str, Any], parties: Parties) -> Kits:
+    """Run FLARE's provisioning: certificates and one startup kit a party, and the root's key, all in ``workspace``."""
+    from nvflare.lighter.prov_utils import prepare_builders
+    from nvflare.lighter.provision import prepare_project
+    from nvflare.lighter.provisioner import Provisioner
+
     with contextlib.redirect_stdout(io.StringIO()):
         Provisioner(str(workspace), prepare_builders(project)).provision(prepare_project(project))
-    root = workspace / "diff2" / "prod_00"
-    kits = Kits(root / SERVER, root / ADMIN, {site: root / site for site in sites})
+    root = workspace / project["name"] / "prod_00"
+    return Kits(root / parties.server, root / parties.admin, {site: root / site for site in parties.sites})
+
+
+def provision_here(workspace: Path, sites: Sequence[str]) -> Kits:
+    """Make certificates and startup kits for a server and its sites on this machine."""
+    port, admin_port = free_ports(2)
+    parties = Parties(tuple(sites), organisations=(ORGANISATION,) * len(sites), port=port, admin_port=admin_port)
+    kits = provision(workspace, project_of(parties), parties)
     for kit in (kits.server, *kits.sites.values()):
-        (kit / "transfer").mkdir(exist_ok=True)
-        _set_resources(kit, workspace)
+        harden(kit, workspace)
     return kits
+
+
+def harden(kit: Path, storage: Path) -> None:
+    """Set up what is the party's own in a kit, where it has not done so itself: its folder ``local``.
+
+    Only classes of our jobs may be built, no logs are sent away, FLARE stores its things in ``storage``. Nobody,
+    whatever their role, may read a site's files or send it code.
+    """
+    (kit / "transfer").mkdir(exist_ok=True)
+    if not (kit / "local" / "resources.json").exists():
+        _set_resources(kit, storage)
+    permissions = kit / "local" / "authorization.json"
+    if not permissions.exists() and (kit / "startup" / "fed_client.json").exists():
+        fields = json.loads(permissions.with_name("authorization.json.default").read_text(encoding="utf-8"))
+        allowed = {"submit_job": "any", "manage_job": "any", "view": "any", "operate": "any"}
+        fields["permissions"] = {"project_admin": {**allowed, "shell_commands": "none", "byoc": "none"}}
+        permissions.write_text(json.dumps(fields, indent=2), encoding="utf-8")
 
 
 def free_ports(count: int) -> list[int]:
@@ -94,3 +135,8 @@ def _set_resources(kit: Path, workspace: Path) -> None:
         if component["id"] == "job_manager":
             component["args"]["uri_root"] = str(workspace / "jobs")
     (kit / "local" / "resources.json").write_text(json.dumps(fields, indent=2), encoding="utf-8")
+
+
+def _word(name: str) -> str:
+    """Return a name that FLARE takes for an organisation."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", name)

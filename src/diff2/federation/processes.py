@@ -49,7 +49,7 @@ class Processes:
                 cwd=log.parent,
                 env={**os.environ, **(environment or {})},
                 start_new_session=True,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+                preexec_fn=end_with_parent,
             )
         self._started[name] = process
         return process.pid
@@ -95,7 +95,9 @@ class Processes:
                     self._seen[child.pid] = child.create_time()
 
 
-def _end_with_parent() -> None:
-    """Have the kernel end this process when the one that started it is gone, even by kill -9."""
+def end_with_parent() -> None:
+    """Have the kernel end this process when the one that started it is gone, even by kill -9; where it can."""
+    if sys.platform != "linux":
+        return
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
