@@ -265,7 +265,7 @@ def test_submit_goes_on_as_a_new_job_after_a_site_was_killed(tmp_path):
                 for process in killed:
                     process.kill()
                 processes.ended()
-                deployment.join("south")
+                deployment.join("south", as_name="south, again")
 
         try:
             assert deployment.submit(restarts=4, report=report) > 1
