@@ -13,7 +13,6 @@ import torch
 
 import diff2
 from catalogue import CATALOGUE, NO_NOISE, SAMPLED, SIZES, start_vector
-from diff2.clientwise import ClientSums
 from diff2.errors import InvalidArgument, LedgerError
 from diff2.estimators.fused import fusion_gain
 from diff2.federation.faults import BadAnswer, SiteRefused
@@ -22,9 +21,6 @@ from diff2.federation.policy import Policy, read_site_file
 from diff2.federation.releases import AskedRelease
 from diff2.federation.requests import ANSWER, OPEN, Asked
 from diff2.federation.shares import agreed_plan, weight_of
-from diff2.federation.transport import InProcessTransport
-from diff2.gradients import build_engine
-from diff2.losses import resolve_loss
 from diff2.population import ALL, Batch
 from diff2.privacy import Ledger
 from diff2.privacy.accounting import gdp_epsilon
@@ -39,10 +35,9 @@ from federated import (
     lines,
     make_site,
     make_sites,
-    quiet_prepare,
-    records_of,
     same_result,
 )
+from trusted import Truth, recorded_run, shared, words
 
 pytestmark = pytest.mark.filterwarnings("ignore::diff2.WeakDeltaWarning")
 
@@ -53,72 +48,6 @@ C1, C2 = 2.0, 3.0  # of the catalogue
 DRAWN = "fused, client, 2 of 3 drawn"
 DEAR = SAMPLED - {"bvr", "dpsgd, fixed"}  # to price
 SLOW = {False: [], True: [pytest.mark.slow]}
-
-
-def shared(name, honest=None, **changes):
-    """The agreement on an entry of the catalogue, with noise from the sites."""
-    return replace(agreement_of(name, **changes), trust=Trust("sites", honest))
-
-
-class Recorder:
-    """A transport that keeps all messages; ``fault`` may change the answer of the site in the middle."""
-
-    def __init__(self, sites, fault=None):
-        self._inner = InProcessTransport({name: site.answer for name, site in sites.items()})
-        self._fault = fault
-        self.messages = []  # (site, request, answer)
-
-    def members(self):
-        return self._inner.members()
-
-    def broadcast(self, payload, sites, timeout):
-        replies = self._inner.broadcast(payload, sites, timeout)
-        for site, answer in replies.answers.items():
-            self.messages.append((site, payload, answer))
-            if self._fault is not None and site == NAMES[1] and read(answer).kind == ANSWER:
-                replies.answers[site] = self._fault(read(answer))
-        return replies
-
-    def call(self, site, payload, timeout):
-        return self.broadcast(payload, [site], timeout)
-
-    @property
-    def shares(self):
-        """The releases that were asked, with the answers of the sites."""
-        found = [(site, read(asked), read(answer)) for site, asked, answer in self.messages]
-        return [(site, asked, answer) for site, asked, answer in found if asked.kind == "release"]
-
-
-def recorded_run(agreement, directory, fault=None):
-    sites = make_sites(directory / "sites")
-    transport = Recorder(sites, fault)
-    return quiet_prepare(agreement, transport, directory / "server").run(progress=False), transport
-
-
-class Truth:
-    """What sites would have answered without noise: their parts of the weighted mean, computed here."""
-
-    def __init__(self, agreement):
-        self.population = agreed_plan(agreement, SIZES).population
-        self._sums = []
-        for index in range(3):
-            client, (_, loss) = records_of(index).client, resolve_loss("squared")
-            model, cpu = agreement.build_model(), torch.device("cpu")
-            engine, _ = build_engine(model, loss, *client, dtype=torch.float64, device=cpu)
-            self._sums.append(ClientSums(engine, client, index, self.population))
-
-    def part(self, site, message):
-        index, params = NAMES.index(site), torch.from_numpy(message.arrays["params"])
-        sums, total = self._sums[index], 0.0
-        for part in message.fields["parts"]:
-            options = {"round": part["round"], "batch": ALL, "step": part["step"]}
-            if part["kind"] == "gradient":
-                value = sums.gradient(params, part["radius"], **options)
-            else:
-                previous = torch.from_numpy(message.arrays["previous"])
-                value = sums.difference(params, previous, part["radius"], inner=part["inner"], **options)
-            total = total + part["weight"] * value
-        return (weight_of(self.population, index, ALL, message.fields["round"]) * total).numpy()
 
 
 @pytest.fixture(scope="module", params=["clients", "records"])
@@ -291,7 +220,7 @@ class TestGuarantee:
 
     def test_it_says_who_is_trusted_with_what(self, tmp_path):
         text = self.sentence(tmp_path, 2)
-        for words in (
+        for part in (
             "at least 2 of the 3 sites",
             "trusted to add the noise as agreed and to keep it secret",
             "the server is trusted to pass on nothing but sums",
@@ -299,7 +228,7 @@ class TestGuarantee:
             "epsilon 3.0556 instead",
             "satisfy (2, 0.001)-differential privacy",
         ):
-            assert words in text
+            assert part in text
         assert "server that adds the noise is trusted" not in text
 
     def test_all_sites(self, tmp_path):
@@ -323,7 +252,7 @@ class TestWhatTheServerSees:
         _, transport = recorded_run(agreement, tmp_path)
         sent = b"".join(part for _, asked, answer in transport.messages for part in (asked, answer))
         truth = Truth(agreement)
-        words = {sent[i : i + 8] for i in range(len(sent))}
+        found = words(sent)
         for site, asked, answer in transport.shares:
             assert set(answer.arrays) == {"steps"}
             assert set(answer.fields) == {"request", "grid", "noise_std", "together"}
@@ -333,7 +262,7 @@ class TestWhatTheServerSees:
             rounded = np.rint(value / grid)
             for hidden in (value, value / weight, value * 3, rounded * grid, rounded.astype(np.int64)):
                 assert hidden.tobytes() not in sent
-                assert not any(one.tobytes() in words for one in hidden if one != 0)
+                assert not any(one.tobytes() in found for one in hidden if one != 0)
             off = (answer.arrays["steps"] - rounded) * grid / answer.fields["noise_std"]
             assert 0.5 < np.std(off) < 1.6
             assert np.abs(off).min() > 1e-6
