@@ -42,7 +42,7 @@ INPUTS, RECORDS = 8, 100
 MODELS = {100: (10,), 10_000: (1000,), 1_000_000: (1000, 990)}  # hidden layers for about so many parameters
 SITES = (3, 10)
 ENTRY = 'entry_point = "benchmarks.silos:timed_records"'
-EPSILONS, SEEDS = (1.0, 3.0), (1, 2, 3)
+EVERY = 5  # rounds between two exact losses
 
 
 class Cost(NamedTuple):
@@ -155,19 +155,20 @@ def paces(kinds: list[str], parameters: list[int], sites: list[int], rounds: int
     console.print(table)
 
 
-def rounds_to_loss(levels: list[float]) -> None:
+def rounds_to_loss(levels: list[float], epsilons: list[float], seeds: list[int]) -> None:
     """Print rounds and questions to given losses: BVR-L-SGD against DIFF2-GD, at the same budget."""
     methods = _methods()
     table = Table(
         "epsilon", "method", *(f"to {level:g}" for level in levels), title="Rounds to an exact loss, median of 3"
     )
-    for epsilon in EPSILONS:
+    for epsilon in epsilons:
         for name, algorithm in methods.items():
             reached = []
-            for seed in SEEDS:
+            for seed in seeds:
                 losses = _losses(algorithm, epsilon, seed)
                 reached.append([_first(losses, level) for level in levels])
             middle = np.median(np.array(reached, dtype=float), axis=0)
+            console.print(f"{epsilon:g}, {name}: {reached}", style="dim")
             table.add_row(f"{epsilon:g}", name, *("-" if np.isinf(value) else f"{value:.0f}" for value in middle))
     console.print(table)
 
@@ -191,7 +192,7 @@ def _losses(algorithm: Diff2, epsilon: float, seed: int) -> list[tuple[int, floa
         warnings.simplefilter("ignore", diff2.PrivacyLeakWarning)
         result = diff2.train(
             model, tables.encoding.loss, tables.clients, algorithm, diff2.Budget(epsilon, 1e-5), weighting="records",
-            seed=seed, metrics_every=1, progress=False,
+            seed=seed, metrics_every=EVERY, progress=False,
         )  # fmt: skip
     return list(enumerate(result.history["train_loss"], start=1))
 
@@ -208,13 +209,15 @@ def main() -> None:
     parser.add_argument("--sites", type=int, nargs="*", default=list(SITES))
     parser.add_argument("--parameters", type=int, nargs="*", default=list(MODELS))
     parser.add_argument("--levels", type=float, nargs="*", default=[0.65, 0.60, 0.58])
+    parser.add_argument("--epsilons", type=float, nargs="*", default=[3.0])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     kinds = [kind for kind in options.what if kind != "rounds"]
     if kinds:
         paces(kinds, options.parameters, options.sites, options.rounds)
     if "rounds" in options.what:
-        rounds_to_loss(options.levels)
+        rounds_to_loss(options.levels, options.epsilons, options.seeds)
 
 
 if __name__ == "__main__":
