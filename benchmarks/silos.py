@@ -187,7 +187,7 @@ def _methods() -> dict[str, Diff2]:
 
 def _losses(algorithm: Diff2, epsilon: float, seed: int) -> list[tuple[int, float]]:
     tables = load_clients(BuiltinSettings("randhie"))
-    model = mlp(len(tables.encoding.inputs), tables.encoding.outputs, hidden=(5,), activation="tanh")
+    model = mlp(len(tables.encoding.inputs), tables.encoding.outputs, hidden=(5,), activation="tanh", seed=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", diff2.PrivacyLeakWarning)
         result = diff2.train(
