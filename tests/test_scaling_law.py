@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from diff2.exponents import Point, fit_exponent
 from diff2.gradient_norms import measured_rounds
 from diff2.losses import squared
 from diff2.scaling_law import Experiment, Tuned, read_experiment, scaling_law
+from diff2.scaling_problems import Problems
 from diff2.theory import diff2_schedule, dpgd_schedule
 
 LOSSES = {"robust_mean": geman_mcclure, "sigmoid_regression": squared}
@@ -78,6 +80,49 @@ def test_clipping_to_the_bounds_changes_nothing_and_the_start_is_no_higher_than_
     assert torch.allclose(difference, training.cohort.exact_gradient(other) - exact, rtol=1e-9, atol=1e-12)
     with torch.no_grad():
         assert float(LOSSES[name](problem.model(problem.inputs), problem.targets).mean()) <= problem.bounds.gap
+
+
+def small_covertype(monkeypatch, records=90):
+    """Put a drawn table in the place of Cover Type."""
+    generator = np.random.default_rng(3)
+    inputs = generator.normal(size=(records, 4)).astype(np.float32) * [1, 10, 100, 0]
+    table = SimpleNamespace(inputs=inputs.astype(np.float32), targets=generator.integers(0, 7, size=records))
+    monkeypatch.setattr("diff2.scaling_problems.load_dataset", lambda name, folder: table)
+
+
+def test_softmax_regression_on_a_table_keeps_its_bounds(monkeypatch):
+    small_covertype(monkeypatch)
+    problem = Problems("covertype_softmax", None, None, None)(60, 0)
+    assert problem.inputs.shape == (60, 5)
+    generator = torch.Generator().manual_seed(0)
+    for scale in (0.0, 1.0, 30.0):
+        here = scale * torch.randn(7, 5, generator=generator)
+        there = here + torch.randn(7, 5, generator=generator)
+        rows = [here.expand(60, 7, 5).clone().requires_grad_(), there.expand(60, 7, 5).clone().requires_grad_()]
+        now, then = (
+            torch.autograd.grad(
+                torch.nn.functional.cross_entropy(
+                    (w @ problem.inputs.unsqueeze(2)).squeeze(2), problem.targets, reduction="sum"
+                ),
+                w,
+            )[0].flatten(1)
+            for w in rows
+        )
+        assert float(now.norm(dim=1).max()) <= problem.bounds.gradient
+        assert float((now - then).norm(dim=1).max()) <= problem.bounds.smoothness * float((here - there).norm())
+    with torch.no_grad():
+        loss = torch.nn.functional.cross_entropy(problem.model(problem.inputs), problem.targets)
+    assert float(loss) == pytest.approx(problem.bounds.gap, rel=1e-6)
+
+
+def test_a_network_on_a_table_takes_the_bounds_it_is_given_and_shuffled_records(monkeypatch):
+    small_covertype(monkeypatch)
+    problems = Problems("covertype", None, Bounds(2.0, 3.0, 1.0), None)
+    problem, more = problems(30, 0), problems(60, 0)
+    assert problem.bounds == (2.0, 3.0, 1.0)
+    assert torch.equal(problem.inputs, more.inputs[:30])
+    with pytest.raises(InvalidArgument, match="90 records"):
+        problems(100, 0)
 
 
 def test_the_same_numbers_draw_the_same_problem():
@@ -234,6 +279,12 @@ def test_the_command_writes_tables_and_a_figure(tmp_path):
     [
         ('[scaling]\nproblem = "robust_mean"\npoints = [[40, 3.0]]\n', "dimension"),
         ('[scaling]\nproblem = "covertype"\npoints = [[40, 3.0]]\n', "smoothness"),
+        ('[scaling]\nproblem = "covertype"\nclip = 3.0\npoints = [[40, 3.0]]\n', "clip"),
+        (
+            '[scaling]\nproblem = "robust_mean"\ndimension = 3\ngap = 1.0\nsmoothness = 1.0\ngradient = 1.0\n'
+            "points = [[40, 3.0]]\n",
+            "known",
+        ),
         ('[scaling]\nproblem = "robust_mean"\ndimension = 3\npoints = [[45, 3.0]]\n', "45 records"),
         ('[scaling]\nproblem = "robust_mean"\ndimension = 3\npoints = [[40, -3.0]]\n', "epsilon"),
         ("[scalign]\n", "scaling"),

@@ -22,27 +22,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
-
 from ._fields import from_table
 from ._validate import at_least, one_of
 from ._version import __version__
-from .data.datasets import load_dataset
-from .data.synthetic import PROBLEMS, Bounds, Problem, draw_problem
+from .data.synthetic import Bounds
 from .errors import InvalidArgument, PrivacyLeakWarning, WeakDeltaWarning, leak
 from .estimators import DPGD
 from .gradient_norms import GradientNorms
-from .models import mlp
 from .plans import plan
 from .preparation import prepare
 from .privacy import Budget
 from .routines import GradientDescent
+from .scaling_problems import Problems
 from .store import RunStore
 from .theory import Schedule, diff2_schedule, dpgd_schedule
 
 FORMAT = 1  # of a line of runs.jsonl; another number trains everything again
-TABLES = ("covertype",)
 METHODS = ("dpgd", "diff2")
 TUNING_SEED = 1000
 
@@ -66,8 +61,8 @@ class Experiment:
     """``[scaling]``: the problem, and where it is looked at.
 
     Args:
-        problem: a drawn one (``"robust_mean"``, ``"sigmoid_regression"``), or ``"covertype"``: the paper's network on
-            as many records of that table, drawn from all.
+        problem: a drawn one (``"robust_mean"``, ``"sigmoid_regression"``), or ``"covertype_softmax"``, or
+            ``"covertype"``, the paper's network: as many records of that table, drawn from all.
         points: pairs of N and epsilon.
         seeds: of the noise, and of the network's start.
         dimension: of a drawn problem.
@@ -89,21 +84,18 @@ class Experiment:
     tuned: Tuned | None = None
 
     def __post_init__(self) -> None:
-        one_of("problem", self.problem, (*PROBLEMS, *TABLES))
+        self.problems(None)
         at_least("seeds", self.seeds, 1)
         at_least("clients", self.clients, 1)
-        drawn = self.problem in PROBLEMS
-        if drawn != (self.dimension is not None):
-            raise InvalidArgument("dimension is needed for a drawn problem, and is that of the network for a table")
-        given = [value is not None for value in (self.gradient, self.smoothness, self.gap)]
-        if (drawn and any(given)) or (not drawn and not all(given)):
-            raise InvalidArgument(
-                "gradient, smoothness and gap are known for a drawn problem, and all three needed for a table"
-            )
         for records, epsilon in (*self.points, *(self.tuned.points if self.tuned else ())):
             Budget(epsilon, self.delta)
             if records % self.clients:
                 raise InvalidArgument(f"{self.clients} clients cannot share {records} records equally")
+
+    def problems(self, data_dir: Path | None) -> Problems:
+        """Return the problem at each N."""
+        given = [value for value in (self.gradient, self.smoothness, self.gap) if value is not None]
+        return Problems(self.problem, self.dimension, Bounds._make(given) if len(given) == 3 else None, data_dir)
 
 
 class Task(NamedTuple):
@@ -143,7 +135,7 @@ def scaling_law(
 ) -> list[Row]:
     """Return all runs of the experiment, training those that ``directory`` does not hold yet."""
     leak("A SCALING EXPERIMENT IS NOT PRIVATE: it measures exact gradients. Use public data.", strict=False)
-    store, problems = RunStore(directory), _Problems(experiment, data_dir)
+    store, problems = RunStore(directory), experiment.problems(data_dir)
 
     def finish(tasks: Sequence[Task]) -> list[Row]:
         done, found = store.runs(), []
@@ -173,40 +165,7 @@ def scaling_law(
     return rows
 
 
-class _Problems:
-    """The problem at each N; a table is read once."""
-
-    def __init__(self, experiment: Experiment, data_dir: Path | None):
-        self._experiment = experiment
-        self._data_dir = data_dir
-        self._table: tuple[np.ndarray, np.ndarray, int] | None = None
-
-    def __call__(self, records: int, seed: int) -> Problem:
-        """Return the problem with so many records; ``seed`` draws the start of a network."""
-        wanted = self._experiment
-        if wanted.problem in PROBLEMS:
-            return draw_problem(wanted.problem, records, wanted.dimension or 0, 0)
-        inputs, targets, classes = self._read()
-        if records > len(inputs):
-            raise InvalidArgument(f"{wanted.problem} has {len(inputs)} records, fewer than {records}")
-        bounds = Bounds(wanted.gradient or 0.0, wanted.smoothness or 0.0, wanted.gap or 0.0)
-        model = mlp(inputs.shape[1], classes, seed=seed)
-        return Problem(
-            torch.from_numpy(inputs[:records]), torch.from_numpy(targets[:records]), model, "cross_entropy", bounds
-        )
-
-    def _read(self) -> tuple[np.ndarray, np.ndarray, int]:
-        """Return inputs of mean 0 and deviation 1 and class numbers, in an order drawn once: the file is sorted."""
-        if self._table is None:
-            table = load_dataset(self._experiment.problem, self._data_dir)
-            order = np.random.default_rng(0).permutation(len(table.inputs))
-            deviation = table.inputs.std(0, dtype=np.float64)
-            inputs = (table.inputs - table.inputs.mean(0, dtype=np.float64)) / np.where(deviation > 0, deviation, 1)
-            self._table = inputs[order].astype(np.float32), table.targets[order], len(table.classes or ())
-        return self._table
-
-
-def _run(experiment: Experiment, problems: _Problems, task: Task) -> Row:
+def _run(experiment: Experiment, problems: Problems, task: Task) -> Row:
     """Train one run and measure it."""
     problem = problems(task.records, task.seed)
     dimension = sum(parameter.numel() for parameter in problem.model.parameters())

@@ -22,7 +22,8 @@ QUANTITIES = {"mean": "mean over rounds", "smallest": "smallest"}
 TITLES = {
     "robust_mean": "robust mean",
     "sigmoid_regression": "sigmoid regression",
-    "covertype": "Cover Type, network",
+    "covertype_softmax": "Cover Type, softmax regression",
+    "covertype": "Cover Type, the paper's network",
 }
 
 
