@@ -22,7 +22,7 @@ from diff2.federation.releases import AskedRelease
 from diff2.federation.requests import ANSWER, OPEN, Asked
 from diff2.federation.shares import agreed_plan, weight_of
 from diff2.population import ALL, Batch
-from diff2.privacy import Ledger
+from diff2.privacy import Ledger, ReleaseEntry
 from diff2.privacy.accounting import gdp_epsilon
 from diff2.runfile import read_run_file
 from diff2.runs import train_run_file
@@ -191,6 +191,13 @@ class TestPrices:
         assert result.ledger.epsilon_of_one() == pytest.approx(limit, rel=1e-9)
         for site in sites.values():
             assert site.ledger.epsilon_against_server(next(iter(site.ledger.runs))) >= limit * (1 - 1e-9)
+
+    def test_of_a_run_under_way_it_is_its_limit_as_well(self):
+        header = {"adjacency": "replace-one", "budget": {"delta": 1e-3}, "filter_mu": 1.0, "trust": {}}
+        ledger = Ledger(header)
+        ledger.record(ReleaseEntry(1, "gradient", "gaussian", 1.0, 1.0, 100.0, 100.0, 3, shares=4))
+        assert ledger.epsilon() == gdp_epsilon(1.0, 1e-3)
+        assert ledger.epsilon_of_one() == gdp_epsilon(2.0, 1e-3)
 
     def test_without_own_noise_it_is_infinite(self, tmp_path):
         _, sites = federated_run(agreement_of("diff2"), tmp_path)

@@ -256,7 +256,7 @@ def _show(out: Path, document: dict[str, Any], jobs: int) -> None:
         "rounds": str(document.get("rounds")),
         "seconds": f"{document.get('seconds', 0):.1f}",
         "jobs": str(jobs),
-        "model": str(out / "model.pt"),
+        "model": str(out / "model.pt") if (out / "model.pt").exists() else "at the sites; the server has not seen it",
     }
     show_facts("trained at sites", facts)
     show_guarantee(str(document.get("guarantee", {}).get("sentence", "")))

@@ -21,7 +21,7 @@ from ..errors import Diff2Error
 from .messages import refusal
 from .order import Order, carry_out, read_order
 from .policy import read_site_file
-from .site import Site, site_from_file
+from .relay import LeadingSite, carry_out_through_lead
 from .transport import Replies
 
 LOG = logging.getLogger("diff2.site")
@@ -63,15 +63,19 @@ class FlareServer:
     @collab.main
     def run(self) -> None:
         """Carry out the orders with the sites of this job."""
-        for order in self.orders:
-            carry_out(read_order(order), FlareTransport(collab.clients))
+        for text in self.orders:
+            order, transport = read_order(text), FlareTransport(collab.clients)
+            if order.agreement.trust.sealed:
+                carry_out_through_lead(order, transport)
+            else:
+                carry_out(order, transport)
 
 
 class FlareSite:
     """The site object of a job: hands bytes from the server to the site, and its answers back."""
 
     def __init__(self) -> None:
-        self._site: Site | None = None
+        self._site: LeadingSite | None = None
 
     @collab.publish
     def ask(self, payload: bytes) -> bytes:
@@ -80,7 +84,7 @@ class FlareSite:
             return refusal("this site answers the server only")
         if self._site is None:
             try:
-                self._site = site_from_file(collab.site_name, read_site_file(_site_file(collab.site_name)))
+                self._site = LeadingSite(collab.site_name, read_site_file(_site_file(collab.site_name)))
             except Diff2Error as error:
                 LOG.error("the site cannot be set up: %s", error)
                 return refusal(f"site {collab.site_name!r} is not set up; its own log says why")

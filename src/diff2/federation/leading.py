@@ -121,7 +121,7 @@ class SealedCohort(NoisyCohort):
         return steps
 
 
-def hand_over(training: Training, params: Vector, adder: Adder, keys: SiteKeys, timeout: float) -> list[str]:
+def hand_over(training: Training, params: Vector, adder: Transport, keys: SiteKeys, timeout: float) -> list[str]:
     """Send the trained model, sealed, to all sites; return those that could not be told."""
     sites, run = training.settings["sites"], training.settings["run"]
     payload = keys.seal(write(Message(MODEL, {"run": run}, {"params": as_array(params)})))

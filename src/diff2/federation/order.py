@@ -17,7 +17,9 @@ from ..training import RoundInfo, Training, TrainState
 from .agreement import Agreement, read_agreement
 from .cohort import Exchange
 from .faults import SitesMissing
+from .leading import hand_over
 from .locks import only_one
+from .sealed import SiteKeys
 from .server import close_run, prepare_at_sites, recorded_run
 from .transport import Transport
 
@@ -60,13 +62,17 @@ def read_order(text: str) -> Order:
         raise InvalidArgument(f"the order of the job is damaged ({error!r})") from None
 
 
-def carry_out(order: Order, transport: Transport) -> TrainResult:
-    """Begin the run, or go on with it; write progress, outcome, model, history and result to its directory."""
+def carry_out(order: Order, transport: Transport, keys: SiteKeys | None = None) -> TrainResult:
+    """Begin the run, or go on with it; write progress, outcome, model, history and result to its directory.
+
+    Args:
+        keys: of a sealed run, at the site that leads it; ``transport`` must then be able to add.
+    """
     with only_one(order.directory / "lock", f"the run in {order.directory}", patience=PATIENCE):
-        return _carried_out(order, transport)
+        return _carried_out(order, transport, keys)
 
 
-def _carried_out(order: Order, transport: Transport) -> TrainResult:
+def _carried_out(order: Order, transport: Transport, keys: SiteKeys | None) -> TrainResult:
     progress = Progress(order)
     (order.directory / OUTCOME).unlink(missing_ok=True)
     try:
@@ -79,9 +85,12 @@ def _carried_out(order: Order, transport: Transport) -> TrainResult:
             resume=True,
             watch=progress.heard,
             strict=order.agreement.privacy.strict,
+            keys=keys,
         )
         result = training.run(callbacks=[progress.callback(training)], progress=False)
         _save(order, training, result)
+        if keys is not None:
+            hand_over(training, result.params, transport, keys, min(CLOSING, order.timeout))
         untold = close_run(training, transport, min(CLOSING, order.timeout))
     except Diff2Error as error:
         write_json(

@@ -21,6 +21,9 @@ from ..runfile import AT_SITES, FederationSettings, RunFile
 from ..trust import Trust
 from .agreement import Agreement
 from .order import Order
+from .sealed import SiteKeys
+
+KEYS = "sites.keys"  # of sealed runs, for all sites
 
 
 def order_of(
@@ -109,6 +112,12 @@ def _agreement(run: RunFile, encoding: Encoding, leaks: tuple[str, ...]) -> Agre
 def _deal(tables: EncodedClients, names: Sequence[str], folder: Path, agreement: Agreement) -> None:
     private = agreement.run.seed is None and agreement.privacy.budget.private
     epsilon = repr(agreement.privacy.epsilon) if private else "inf"
+    place_of_keys = ""
+    if agreement.trust.sealed:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / KEYS).exists():
+            SiteKeys.generate().save(folder / KEYS)
+        place_of_keys = f'\n[site]\nkeys = "../{KEYS}"\n'
     for p, name in enumerate(names):
         place = folder / name
         if (place / "site.toml").exists():
@@ -120,4 +129,6 @@ def _deal(tables: EncodedClients, names: Sequence[str], folder: Path, agreement:
             arrays["groups"] = np.asarray(tables.groups[p])
         np.savez(place / "records.npz", **arrays)
         policy = f"epsilon = {epsilon}\ndelta = {agreement.privacy.delta!r}\n"
-        (place / "site.toml").write_text(f'[data]\nfile = "records.npz"\n\n[policy]\n{policy}', encoding="utf-8")
+        (place / "site.toml").write_text(
+            f'[data]\nfile = "records.npz"\n\n[policy]\n{policy}{place_of_keys}', encoding="utf-8"
+        )
