@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from diff2.federation import here, relay
 from diff2.federation.faults import BadAnswer, SiteRefused, SitesMissing
@@ -143,4 +144,5 @@ def test_the_simulator_gives_the_same_bytes(aggregation, keys, tmp_path, monkeyp
     else:
         expected, _ = federated_run(shared("diff2", 2), tmp_path / "open")
         assert Ledger.read(order.directory / "ledger.jsonl").entries == expected.ledger.entries
-        assert (order.directory / "model.pt").exists()
+        state = torch.load(order.directory / "model.pt", weights_only=True)
+        assert torch.equal(torch.cat([part.reshape(-1) for part in state.values()]), expected.params)
