@@ -397,6 +397,21 @@ class TestASiteHoldsToThePlan:
         site = opened(tmp_path, shared("dpsgd, fixed"))
         assert refused(site, gradient(name="dpsgd", batch=ALL).message(), "does not ask this site")
 
+    def test_two_releases_are_not_about_one_draw(self, tmp_path):
+        """A batch drawn once and released twice is not amplified twice."""
+        agreement = shared("bvr")
+        z = agreed_plan(agreement, SIZES).multipliers["local"]
+        site = opened(tmp_path, agreement, index=1)
+        batch, radius = Batch(clients=(1,), size=2), C2 * float((NEXT - START).norm())
+
+        def local(step, drawn):
+            question = Asked("difference", RUN, 1, NEXT, radius, START, batch, drawn)
+            return AskedRelease("local", step, z, ((1.0, question),))
+
+        assert read(ask(site, local(2, 2))).kind == ANSWER
+        assert refused(site, local(3, 2).message(), "is about the batch of step 2")
+        assert read(ask(site, local(3, 3))).kind == ANSWER
+
     def test_noise_chosen_on_the_way_stays_within_its_limit(self, tmp_path):
         agreement = shared("drift")
         z = agreed_plan(agreement, SIZES).mu ** -1  # all of the budget in one release

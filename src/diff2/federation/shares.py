@@ -251,6 +251,9 @@ class SiteShares:
     def _check_price(self, asked: AskedRelease) -> None:
         """Refuse a release with less noise than was agreed, or one more than was agreed."""
         exposure = self._population.exposure(asked.round, asked.batch)
+        if exposure.sampling != FULL and asked.step != asked.parts[0][1].step:
+            # Else two releases could be about one draw, and are priced as about two.
+            raise Refusal(f"the release of step {asked.step} is about the batch of step {asked.parts[0][1].step}")
         if self._plan.algorithm.adaptive:
             if exposure.sampling != FULL:
                 raise Refusal("noise that is chosen on the way is not priced for batches drawn at random")
