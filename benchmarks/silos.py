@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -110,6 +111,7 @@ def _in_process(order: Order, folder: Path) -> None:
         files[name] = read_site_file(path)
     _time_sums(lambda index: _CURRENT[0] / f"site-{index + 1}")
     _CURRENT[:] = [folder]
+    torch.set_num_threads(1)  # as the processes of "real" have on two cores
     carry_out(order, InProcessTransport({name: site_from_file(name, file).answer for name, file in files.items()}))
 
 

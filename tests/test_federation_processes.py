@@ -249,3 +249,12 @@ def test_a_site_that_refuses_is_not_asked_again(tmp_path):
         here.run_here(order_of("diff2", tmp_path / "run"), sites, simulate=False, restarts=3, start_timeout=START)
     refusals = [line for line in lines(sites / "east" / "diff2-site" / "ledger.jsonl") if line["kind"] == "refusal"]
     assert len(refusals) == 1
+
+
+@pytest.mark.parametrize(("cores", "sites", "threads"), [(2, 6, "1"), (16, 3, "5"), (None, 3, "1")])
+def test_sites_on_one_machine_share_its_cores(cores, sites, threads, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert here._threads(sites) == {"OMP_NUM_THREADS": threads}
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert here._threads(sites) == {}  # the user's own choice

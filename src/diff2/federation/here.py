@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -96,7 +97,8 @@ def _simulated(
     write_json(simulation / "local" / "resources.json", {"format_version": 2, "class_allow_list": list(CLASSES)})
     command = simulator_command(job, simulation, order.sites)
     with Processes() as processes:
-        processes.start("simulator", command, log=workspace / "simulator.log", environment=_environment(sites))
+        environment = _environment(sites, len(order.sites))
+        processes.start("simulator", command, log=workspace / "simulator.log", environment=environment)
         started(processes)
         watch = _Watch(order, number, start_timeout, report)
         while not watch.done():
@@ -157,9 +159,12 @@ def quiet_flare() -> Iterator[None]:
 
 
 def _start_all(processes: Processes, kits: Kits, sites: Path) -> None:
-    processes.start("server", start_command(read_kit(kits.server)), log=kits.server / "console.log")
+    threads = _threads(len(kits.sites))
+    processes.start(
+        "server", start_command(read_kit(kits.server)), log=kits.server / "console.log", environment=threads
+    )
     for name, kit in kits.sites.items():
-        place = _environment(sites / name / "site.toml")
+        place = _environment(sites / name / "site.toml", len(kits.sites))
         processes.start(name, start_command(read_kit(kit)), log=kit / "console.log", environment=place)
 
 
@@ -247,8 +252,15 @@ def stopped(outcome: dict[str, Any]) -> Diff2Error:
     return JobStopped(message)
 
 
-def _environment(site: Path) -> dict[str, str]:
-    return {SITE_VARIABLE: str(site.resolve())}
+def _environment(site: Path, sites: int) -> dict[str, str]:
+    return {SITE_VARIABLE: str(site.resolve()), **_threads(sites)}
+
+
+def _threads(sites: int) -> dict[str, str]:
+    """Deal the cores out to the sites: with PyTorch's default, all cores to each, they wait for each other's threads."""
+    if "OMP_NUM_THREADS" in os.environ:
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // sites))}
 
 
 def _fresh(folder: Path) -> Path:
