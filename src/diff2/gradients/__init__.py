@@ -2,6 +2,7 @@
 
 from .columns import ColumnsEngine, Evaluation
 from .flat import FlatModule
+from .fused import FusedEngine
 from .ghost import GhostEngine
 from .groups import Grouped, grouped_loss, row_by_row
 from .inspection import Engine, build_engine
@@ -16,6 +17,7 @@ __all__ = [
     "Evaluation",
     "FeatureCache",
     "FlatModule",
+    "FusedEngine",
     "GhostEngine",
     "Grouped",
     "LoopEngine",

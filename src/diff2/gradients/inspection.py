@@ -23,6 +23,7 @@ from .._types import Loss, Vector
 from ..errors import GradientFallbackWarning, InvalidArgument, UnsupportedModel
 from .columns import ColumnsEngine
 from .flat import FlatModule
+from .fused import FusedEngine
 from .ghost import GhostEngine
 from .groups import row_by_row
 from .layers import RULES
@@ -109,9 +110,11 @@ def build_engine(
     if grouped:
         records = Records.of(*(part.unflatten(0, (PROBE, PROBE_ROWS)) for part in (records.inputs, records.targets)))
     if reason is None and masks is None and not grouped and ColumnsEngine.fits(module):
-        columns = ColumnsEngine(module, loss, dtype=dtype, device=device, chunk_rows=chunk_rows)
-        if _agrees_where_it_runs(columns, loop, records):
-            return columns, stochastic
+        suits = FusedEngine.suits(module, loss, dtype, device)
+        for kind in (FusedEngine, ColumnsEngine) if suits else (ColumnsEngine,):
+            columns = kind(module, loss, dtype=dtype, device=device, chunk_rows=chunk_rows)
+            if _agrees_where_it_runs(columns, loop, records):
+                return columns, stochastic
     if reason is None:
         try:
             ghost = GhostEngine(module, loss, records, **options)  # type: ignore[arg-type]
@@ -331,7 +334,7 @@ def _agrees_where_it_runs(engine: Engine, loop: LoopEngine, records: Records) ->
     """Whether the engine runs on these records at all, and then gives what the loop gives."""
     try:
         return _agrees(engine, loop, records, None)
-    except (RuntimeError, IndexError, TypeError, ValueError):  # for example records of more than one dimension
+    except Exception:  # records of more than one dimension, or a kernel that cannot be compiled here
         return False
 
 
