@@ -257,7 +257,7 @@ def _environment(site: Path, sites: int) -> dict[str, str]:
 
 
 def _threads(sites: int) -> dict[str, str]:
-    """Deal the cores out to the sites: with all cores to each, PyTorch's default, they wait for each other's threads."""
+    """Deal the cores out to the sites: with all of them to each, as PyTorch does, they wait for each other."""
     if "OMP_NUM_THREADS" in os.environ:
         return {}
     return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // sites))}
