@@ -1,8 +1,8 @@
 """What a whole round costs, and what looking at it costs: ``python -m benchmarks.loop``.
 
-Rounds of DP-GD and DIFF2 from the estimator to the moved parameters, with noise and ledger, by the engine for fully
-connected networks and by the ghost engine, against the plain gradient; all in one run, in turns. Then the share of the
-time of a DIFF2 run that goes into exact metrics every 20 rounds.
+Rounds of DP-GD and DIFF2 from the estimator to the moved parameters, with noise and ledger, by the compiled engine, by
+the one for fully connected networks and by the ghost engine, against the plain gradient; all in one run, in turns. Then
+the share of the time of a DIFF2 run that goes into exact metrics every 20 rounds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 import torch
@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 import diff2
-from diff2.gradients import ColumnsEngine
+from diff2.gradients import ColumnsEngine, FusedEngine
+from diff2.losses import resolve_loss
 
 from .cases import CASES, Case
 from .contestants import Round, plain
@@ -27,17 +28,23 @@ from .measure import interleaved
 
 EVERY = 20  # rounds between two looks
 NETWORKS = ("california", "blog", "covertype")
-ENGINES = ("ghost", "columns")
 
 
 @contextmanager
 def engine(name: str) -> Iterator[None]:
     """Let models be given this engine."""
-    if name == "columns":
+    with ExitStack() as stack:
+        if name == "ghost":
+            stack.enter_context(mock.patch.object(ColumnsEngine, "fits", staticmethod(lambda module: False)))
+        if name != "fused":
+            stack.enter_context(mock.patch.object(FusedEngine, "suits", staticmethod(lambda *model: False)))
         yield
-        return
-    with mock.patch.object(ColumnsEngine, "fits", staticmethod(lambda module: False)):
-        yield
+
+
+def engines(case: Case) -> tuple[str, ...]:
+    """Return the engines that are tried; the compiled one where it would be chosen."""
+    suits = FusedEngine.suits(case.model, resolve_loss(case.loss)[1], None, None)
+    return ("ghost", "columns", "fused") if suits else ("ghost", "columns")
 
 
 def algorithms() -> dict[str, diff2.Algorithm]:
@@ -100,11 +107,11 @@ def main() -> None:
         table.add_column(title, justify="left" if title in titles[:2] else "right")
     for name in options.cases:
         case = CASES[name]()
-        contestants = {(kind, what): one for kind in ENGINES for what, one in rounds_of(case, kind).items()}
+        contestants = {(kind, what): one for kind in engines(case) for what, one in rounds_of(case, kind).items()}
         everyone = {("", "plain"): plain(case), **contestants}
         clock = time.process_time if options.cpu else time.perf_counter
         times = interleaved(everyone, options.seconds, options.quantile, clock)
-        for kind in ENGINES:
+        for kind in engines(case):
             dpgd, ours, look = (times[kind, what] for what in ("DP-GD", "DIFF2", "look"))
             basis = times["", "plain"]
             table.add_row(
