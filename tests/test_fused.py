@@ -215,6 +215,20 @@ def test_many_records_alike_are_added_without_a_long_chain():
     assert float((together / (count * alone) - 1).abs().max()) <= (BLOCK + 4) * UNIT
 
 
+def test_a_small_record_among_many_is_not_rounded_away():
+    """In single precision the last bit of such a sum is worth more than the record."""
+    count, share = 300 * TILE, 1e-3
+    case = a_case(inputs=3, units=2, count=1)
+    many = Records.of(case.inputs.repeat(count, 1), case.targets.repeat(count, 1))
+    engine, params = FusedEngine(case.model, squared), start_of(case.model)
+    alone = engine.clipped_gradient_sum(params, Records.of(case.inputs, case.targets), 0.1)
+    sums = []
+    for weight in (0.0, share):
+        many.weights[-1] = weight
+        sums.append(engine.clipped_gradient_sum(params, many, 0.1))
+    assert relative_error(sums[1] - sums[0], share * alone) < 0.02
+
+
 @both_losses
 def test_what_has_not_changed_has_the_difference_zero(outputs):
     case = a_case(outputs=outputs)
