@@ -14,12 +14,12 @@ import pytest
 
 import diff2
 from diff2 import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
-from diff2.comparison import compare
+from diff2.experiments.comparison import compare
+from diff2.experiments.methods import choose_methods
+from diff2.experiments.scores import plus_minus, summaries
+from diff2.experiments.store import RunStore
 from diff2.figures import OTHERS, STYLES, Band, Panel, apart, choose_styles, draw_panels
-from diff2.methods import choose_methods
 from diff2.runfile import read_compare_file
-from diff2.scores import plus_minus, summaries
-from diff2.store import RunStore
 from test_cli import diff2_here, single_line
 
 FILE = """

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from diff2.figures import Band, Panel, draw_grid, focus
-from diff2.findings import (
+from diff2.experiments.findings import (
     METRICS,
     Place,
     band,
@@ -25,9 +24,10 @@ from diff2.findings import (
     tuned_at,
     usual,
 )
-from diff2.landscape import landscapes
-from diff2.reproduced import Tuned
-from diff2.tabulation import DASH, p_text, spread_text, table_cells, write_tables
+from diff2.experiments.landscape import landscapes
+from diff2.experiments.reproduced import Tuned
+from diff2.experiments.tabulation import DASH, p_text, spread_text, table_cells, write_tables
+from diff2.figures import Band, Panel, draw_grid, focus
 from reproductions import METHODS, all_runs, reproduced, stored_run
 
 HERE = Place("paper", 3.0)

@@ -29,14 +29,26 @@ ALLOWED = {
     "routines": {"population", "rounds"},
     "estimators": {"population", "privacy", "rounds", "routines"},
     "plans": {"estimators", "population", "privacy", "rounds"},
-    "reproduced": set(),
     "figures": set(),
-    "findings": {"figures", "reproduced", "scores"},
-    "landscape": {"findings", "reproduced"},
-    "tabulation": {"findings", "reproduced", "scores"},
-    "report_page": {"figures", "findings", "landscape", "reproduced", "tabulation"},
 }
 TOP = {"cli", "__main__"}
+USES_EXPERIMENTS = TOP | {"experiments_cli", "reports"}  # what trains models knows nothing of experiments
+
+# Likewise within experiments: what is shown comes after what was found.
+ALLOWED_EXPERIMENTS = {
+    "store": set(),
+    "exponents": set(),
+    "theory": set(),
+    "trials": {"store"},
+    "methods": set(),
+    "grids": {"methods"},
+    "tuning": {"grids", "store", "trials"},
+    "reproduced": set(),
+    "findings": {"reproduced", "scores"},
+    "landscape": {"findings", "reproduced"},
+    "tabulation": {"findings", "reproduced", "scores"},
+    "report_page": {"findings", "landscape", "reproduced", "tabulation"},
+}
 
 
 def part_of(path):
@@ -44,7 +56,7 @@ def part_of(path):
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imported_parts(source, path):
+def imported_parts(source, path, depth=1):
     """Return the parts of the package that a file imports, at any depth and also inside functions."""
     package = ["diff2", *path.relative_to(ROOT).parts[:-1]]
     found = set()
@@ -57,7 +69,10 @@ def imported_parts(source, path):
             names = [[*base, alias.name] for alias in node.names]
         else:
             continue
-        found |= {name[1] if len(name) > 1 else "__init__" for name in names if name[0] == "diff2"}
+        if depth == 1:
+            found |= {name[1] if len(name) > 1 else "__init__" for name in names if name[0] == "diff2"}
+        else:
+            found |= {name[2] for name in names if name[:2] == ["diff2", "experiments"] and len(name) > 2}
     return found
 
 
@@ -70,9 +85,17 @@ def test_imports_point_one_way(path):
     imported = imported_parts(path.read_text(encoding="utf-8"), path) - {part}
     if part in ALLOWED:
         assert imported <= ALLOWED[part] | (FOUNDATION if part not in FOUNDATION else set())
+    if part not in USES_EXPERIMENTS:
+        assert "experiments" not in imported
     if part not in TOP:
         assert not imported & TOP
         assert "__init__" not in imported, "import the part that is needed, not the whole package"
+
+
+@pytest.mark.parametrize("name", ALLOWED_EXPERIMENTS)
+def test_imports_among_experiments_point_one_way(name):
+    path = ROOT / "experiments" / f"{name}.py"
+    assert imported_parts(path.read_text(encoding="utf-8"), path, depth=2) <= ALLOWED_EXPERIMENTS[name]
 
 
 def test_the_public_package_does_not_load_the_command_line():

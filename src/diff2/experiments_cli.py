@@ -42,9 +42,9 @@ def compare(
     again += ["--seeds", seeds, "--out", out]
     local = [*(["--data-dir", data_dir] if data_dir is not None else []), *(["--jobs", jobs] if jobs > 1 else [])]
     with ending(f"what is finished is kept; go on with: {command(*again, *local)}"):
-        from .comparison import compare as run_comparison
+        from .experiments.comparison import compare as run_comparison
+        from .experiments.scores import document, draw_figures, summaries, write_tables
         from .runfile import read_compare_file
-        from .scores import document, draw_figures, summaries, write_tables
 
         with counting_bar("comparing", show=False if quiet or as_json else None) as report:
             found = run_comparison(
@@ -95,9 +95,9 @@ def reproduce(
     again += ["--seeds", seeds, "--grid", grid, "--out", out]
     local = [*(["--data-dir", data_dir] if data_dir is not None else []), *(["--jobs", jobs] if jobs > 1 else [])]
     with ending(f"what is finished is kept; go on with: {command(*again, *local)}"):
-        from .reproduction import find_experiment
-        from .reproduction import reproduce as run_reproduction
-        from .reproduction_files import show, write_files
+        from .experiments.reproduction import find_experiment
+        from .experiments.reproduction import reproduce as run_reproduction
+        from .experiments.reproduction_files import show, write_files
         from .runfile import read_tune_file
 
         file = read_tune_file(find_experiment(dataset), data_dir)
@@ -108,7 +108,7 @@ def reproduce(
             )  # fmt: skip
         rows, files = write_files(found, runs)
         if as_json:
-            from .findings import document
+            from .experiments.findings import document
 
             emit_json(document(found, rows, files))
         elif not quiet:

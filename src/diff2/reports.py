@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .console import show_facts, show_guarantee, show_line, show_rows, upward
 
 if TYPE_CHECKING:
-    from .comparison import Comparison
     from .demo import DemoReport
+    from .experiments.comparison import Comparison
     from .forecast import Forecast, Kind
     from .planner import Outlook, Prediction
     from .plans import Plan
@@ -135,7 +135,7 @@ def show_demo(report: DemoReport) -> None:
 
 def show_comparison(found: Comparison, rows: Sequence[dict[str, Any]], figures: Sequence[Path]) -> None:
     """Print a table for each epsilon, what the numbers mean, and where the files are."""
-    from .scores import notes, table_cells
+    from .experiments.scores import notes, table_cells
 
     for epsilon in found.epsilons:
         header, cells = table_cells([row for row in rows if row["budget"] == epsilon], short=True)

@@ -12,17 +12,17 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ._validate import at_least, one_of
+from .._validate import at_least, one_of
+from ..data import BuiltinSettings
+from ..data.catalogue import CATALOGUE
+from ..errors import Diff2Error, InvalidArgument
+from ..figures import require_matplotlib
+from ..privacy import Budget
+from ..privacy.calibration import ACCOUNTINGS
+from ..runfile import TuneFile
 from .comparison import load_public
-from .data import BuiltinSettings
-from .data.catalogue import CATALOGUE
-from .errors import Diff2Error, InvalidArgument
-from .figures import require_matplotlib
 from .grids import FULL, GRIDS, Grid, read_grids
-from .privacy import Budget
-from .privacy.calibration import ACCOUNTINGS
 from .reproduced import Reproduced, Tuned
-from .runfile import TuneFile
 from .store import Run
 from .trials import Setup, digest_of
 from .tuning import Climb, Report, climb_all, climbs_of, ended
@@ -154,7 +154,7 @@ def find_experiment(dataset: str) -> Path:
     """Return the file of an experiment: a path, or a name in experiments/paper, here or beside the sources."""
     if dataset.endswith(".toml"):
         return Path(dataset)
-    folders = [Path("experiments") / "paper", Path(__file__).parents[2] / "experiments" / "paper"]
+    folders = [Path("experiments") / "paper", Path(__file__).parents[3] / "experiments" / "paper"]
     for folder in folders:
         if (folder / f"{dataset}.toml").is_file():
             return folder / f"{dataset}.toml"

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ..figures import Band, Panel, draw_panels
 from .comparison import NOT_PRIVATE, Comparison
-from .figures import Band, Panel, draw_panels
 from .store import Run
 
 TITLES = {

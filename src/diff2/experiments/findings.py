@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import stdtr
 
-from .figures import Band, Panel, draw_grid
+from ..figures import Band, Panel, draw_grid
 from .reproduced import Reproduced, Run, Tuned
 from .scores import counted
 

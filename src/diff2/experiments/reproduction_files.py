@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .console import show_facts, show_line, show_rows
+from ..console import show_facts, show_line, show_rows
 from .findings import Row, draw_figures, notes, places, rows_at, summaries
 from .report_page import write_page
 from .reproduced import Reproduced, Run

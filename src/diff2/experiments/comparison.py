@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ._validate import at_least
-from .data import EncodedClients, load_clients
-from .errors import PrivacyLeakWarning, leak
-from .estimators import Algorithm
-from .figures import require_matplotlib
+from .._validate import at_least
+from ..data import EncodedClients, load_clients
+from ..errors import PrivacyLeakWarning, leak
+from ..estimators import Algorithm
+from ..figures import require_matplotlib
+from ..privacy import Budget
+from ..runfile import CompareFile, TuneFile
 from .methods import Method, choose_methods
-from .privacy import Budget
-from .runfile import CompareFile, TuneFile
 from .store import Run, RunStore
 from .trials import Setup, Trial, check_plans, digest_of, one_thread, train_trial, trial_key
 

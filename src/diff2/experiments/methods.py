@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ._fields import convert
-from ._validate import nearest
-from .errors import InvalidArgument
-from .estimators import ALGORITHMS, GD, Algorithm
-from .runfile import CompareFile, TuneFile, named
+from .._fields import convert
+from .._validate import nearest
+from ..errors import InvalidArgument
+from ..estimators import ALGORITHMS, GD, Algorithm
+from ..runfile import CompareFile, TuneFile, named
 
 LABELS = {
     "gd": "GD",

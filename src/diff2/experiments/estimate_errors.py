@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ._types import Vector
-from .cohort import LocalCohort
-from .errors import InvalidArgument
+from .._types import Vector
+from ..cohort import LocalCohort
+from ..errors import InvalidArgument
+from ..population import Population
+from ..privacy import BoundedMean, Release, ReleaseEntry
+from ..rounds import Round
+from ..routines import GradientDescent
+from ..training import Training
 from .gradient_norms import measured_rounds
-from .population import Population
-from .privacy import BoundedMean, Release, ReleaseEntry
-from .rounds import Round
-from .routines import GradientDescent
-from .training import Training
 
 
 class Errors(NamedTuple):

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._validate import at_least
-from .errors import InvalidArgument
+from .._validate import at_least
+from ..errors import InvalidArgument
 
 DRAWS = 2000
 LEVEL = 0.95

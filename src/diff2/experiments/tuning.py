@@ -19,10 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .data import EncodedClients
-from .estimators import Algorithm
+from ..data import EncodedClients
+from ..estimators import Algorithm
+from ..ladder import Ladder, Watch
 from .grids import Grid, Point
-from .ladder import Ladder, Watch
 from .store import Run, RunStore
 from .trials import Setup, Trial, check_plans, one_thread, train_trial, trial_key
 

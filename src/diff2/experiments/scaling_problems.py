@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from ._validate import one_of
-from .data.datasets import load_dataset
-from .data.synthetic import PROBLEMS, Bounds, Problem, draw_problem
-from .errors import InvalidArgument
-from .models import mlp
+from .._validate import one_of
+from ..data.datasets import load_dataset
+from ..data.synthetic import PROBLEMS, Bounds, Problem, draw_problem
+from ..errors import InvalidArgument
+from ..models import mlp
 
 NETWORK, SOFTMAX = "covertype", "covertype_softmax"
 NAMES = (*PROBLEMS, SOFTMAX, NETWORK)

@@ -10,9 +10,9 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from .console import command, counting_bar, ending, show_line, show_rows
+from ..console import command, counting_bar, ending, show_line, show_rows
+from ..figures import STYLES, new_figure, save_figure
 from .exponents import Fit, Point, fit_exponent
-from .figures import STYLES, new_figure, save_figure
 from .scaling_law import METHODS, Experiment, Row, read_experiment, scaling_law
 from .theory import DIFF2_EXPONENT, DPGD_EXPONENT
 
@@ -105,24 +105,33 @@ def point_rows(found: Found) -> list[dict[str, Any]]:
 
 def draw(found: Sequence[Found], path: Path) -> Path:
     """Draw the theorem's variant: a panel an experiment, both methods with their fits, the theory as a guide."""
-    figure = new_figure(0.7 + 4.1 * len(found), 4.6)
-    for axes, part in zip(figure.subplots(1, len(found), squeeze=False)[0], found, strict=True):
+    columns = min(2, len(found))
+    lines = math.ceil(len(found) / columns)
+    width, height = max(7.2, 0.3 + 4.4 * columns), 0.8 + 3.5 * lines
+    figure = new_figure(width, height)
+    places = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axes, part in zip(places, found, strict=False):
+        drawn = []
         for method in METHODS:
             rows = [row for row in part.rows if (row["variant"], row["method"]) == ("theorem", method)]
-            _draw_method(axes, method, points_of(rows, "mean", _n_mu))
+            drawn += (points := points_of(rows, "mean", _n_mu))
+            _draw_method(axes, method, points)
+        values = [value for point in drawn for value in point.values]
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.set_ylim(min(values) / 1.6, max(values) * 5)  # room for the legend; guides may leave the picture
         axes.set_title(TITLES[part.experiment.problem], loc="left", fontsize=11)
-        axes.set_xlabel(r"$N \mu$  ($\mu$: the budget as Gaussian DP)", fontsize=10)
+        axes.set_xlabel(r"$N \mu$  ($\mu$: the budget as Gaussian DP)", fontsize=9.5)
         axes.grid(color="#E4E4E4", linewidth=0.7)
         axes.set_axisbelow(True)
         axes.tick_params(labelsize=9)
-        axes.legend(frameon=False, fontsize=8.5, loc="lower left", handlelength=2.4)
+        axes.legend(frameon=False, fontsize=8.5, loc="upper right", handlelength=2.4)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-    width, height = figure.get_size_inches()
+    for axes in places[len(found) :]:
+        axes.remove()
     figure.suptitle(
-        "Squared gradient norm, mean over rounds, with the theorem's R, T and learning rate",
+        "Squared gradient norm, mean over rounds, with the theorem's R, T and rate",
         x=0.13 / width, y=1 - 0.1 / height, ha="left", va="top", fontsize=12.5, fontweight="bold",
     )  # fmt: skip
     figure.text(
@@ -131,7 +140,7 @@ def draw(found: Sequence[Found], path: Path) -> Path:
         ha="left", va="center", fontsize=9.5, color="#444444",
     )  # fmt: skip
     figure.subplots_adjust(left=0.6 / width, right=1 - 0.15 / width, top=1 - 0.95 / height, bottom=0.5 / height,
-                           wspace=0.2)  # fmt: skip
+                           wspace=0.2, hspace=0.38)  # fmt: skip
     return save_figure(figure, path)
 
 
@@ -198,7 +207,7 @@ def report(
     data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Look there for tables.")] = None,
 ) -> None:
     """Fit the exponent of the squared gradient norm against N epsilon, for DP-GD and DIFF2-GD."""
-    again = command("python", "-m", "diff2.scaling_law", *files, "--out", out)
+    again = command("python", "-m", "diff2.experiments.scaling_law", *files, "--out", out)
     with ending(f"what is finished is kept; go on with: {again}"):
         experiments = {file.stem: read_experiment(file) for file in files}
         found = []
@@ -214,5 +223,5 @@ def report(
 
 
 def main() -> None:
-    """Entry point of ``python -m diff2.scaling_law``."""
+    """Entry point of ``python -m diff2.experiments.scaling_law``."""
     typer.run(report)

@@ -21,17 +21,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ._version import __version__
-from .data import EncodedClients
-from .errors import GradientFallbackWarning, InvalidArgument, PrivacyLeakWarning, WeakDeltaWarning
-from .estimators import Algorithm
-from .models import mlp
-from .plans import plan
-from .preparation import prepare
-from .privacy import Budget
-from .runfile import ModelSettings, PrivacySettings, RunSettings
+from .._version import __version__
+from ..data import EncodedClients
+from ..errors import GradientFallbackWarning, InvalidArgument, PrivacyLeakWarning, WeakDeltaWarning
+from ..estimators import Algorithm
+from ..models import mlp
+from ..plans import plan
+from ..preparation import prepare
+from ..privacy import Budget
+from ..runfile import ModelSettings, PrivacySettings, RunSettings
+from ..training import RoundInfo, Training, TrainState
 from .store import Run
-from .training import RoundInfo, Training, TrainState
 
 FORMAT = 3  # of a stored trial; another number trains everything again
 CURVES = ("train_loss", "test_loss", "squared_gradient_norm", "train_accuracy", "test_accuracy")

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from ._validate import nearest
-from .errors import InvalidArgument
-from .estimators import ALGORITHMS, GD, Algorithm
+from .._validate import nearest
+from ..errors import InvalidArgument
+from ..estimators import ALGORITHMS, GD, Algorithm
+from ..runfile import TuneFile
 from .methods import LABELS, build_algorithm
-from .runfile import TuneFile
 
 FULL, REDUCED = "full", "reduced"
 GRIDS = (FULL, REDUCED)

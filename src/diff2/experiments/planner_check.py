@@ -11,7 +11,7 @@ over all rounds, and over those after the first tenth, where steps are no longer
 
 The exact gradients that are needed leak, so this is for public data.
 
-    python -m diff2.planner_check experiments/planner/california_housing.toml --out checked --data-dir DIR
+    python -m diff2.experiments.planner_check experiments/planner/california_housing.toml --out checked --data-dir DIR
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from ._validate import at_least
-from .console import command, counting_bar, ending, show_rows
-from .data import EncodedClients, load_clients
-from .errors import GradientFallbackWarning, InvalidArgument, PrivacyLeakWarning, WeakDeltaWarning, leak
+from .._validate import at_least
+from ..console import command, counting_bar, ending, show_rows
+from ..data import EncodedClients, load_clients
+from ..errors import GradientFallbackWarning, InvalidArgument, PrivacyLeakWarning, WeakDeltaWarning, leak
+from ..estimators import DPGD, Algorithm, Diff2
+from ..forecast import predictable
+from ..models import mlp
+from ..planner import outlook
+from ..plans import plan
+from ..preparation import prepare
+from ..privacy import Budget
+from ..runfile import CompareFile, read_compare_file
+from ..training import Training
 from .estimate_errors import Errors, estimate_errors
-from .estimators import DPGD, Algorithm, Diff2
-from .forecast import predictable
 from .methods import Method, choose_methods
-from .models import mlp
-from .planner import outlook
-from .plans import plan
-from .preparation import prepare
-from .privacy import Budget
-from .runfile import CompareFile, read_compare_file
 from .store import Run, RunStore
-from .training import Training
 from .trials import Setup, Trial, digest_of, one_thread, trial_key
 
 FORMAT = 1  # of a line of runs.jsonl; another number trains everything again
@@ -197,7 +197,7 @@ def check(
     data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Look there for tables.")] = None,
 ) -> None:
     """Compare the noise that diff2 plan predicts with the error of gradient estimates in real runs."""
-    again = command("python", "-m", "diff2.planner_check", *files, "--out", out, "--seeds", seeds)
+    again = command("python", "-m", "diff2.experiments.planner_check", *files, "--out", out, "--seeds", seeds)
     with ending(f"what is finished is kept; go on with: {again}"):
         rows = []
         for file in [read_compare_file(path, data_dir) for path in files]:

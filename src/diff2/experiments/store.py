@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .errors import Diff2Error, InvalidArgument
+from ..errors import Diff2Error, InvalidArgument
 
 Run = dict[str, Any]  # a line of the store; numbers that are not finite are None
 

@@ -14,8 +14,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ._version import __version__
-from .figures import choose_styles
+from .._version import __version__
+from ..figures import choose_styles
 from .findings import Metric, Place, Row, distinct, metrics_of, notes, places, rows_at
 from .landscape import landscapes
 from .reproduced import Reproduced, Run, Tuned
@@ -29,7 +29,7 @@ def write_page(found: Reproduced, rows: Sequence[Row], all_runs: Sequence[Run] =
 
     Args:
         found: the reproduction.
-        rows: of :func:`diff2.findings.summaries`.
+        rows: of :func:`diff2.experiments.findings.summaries`.
         all_runs: everything tuning trained; without it the page does not show what was tried.
     """
     found.directory.mkdir(parents=True, exist_ok=True)
@@ -227,4 +227,4 @@ def _p_sentence(value: float | None) -> str | None:
 
 
 def _asset(name: str) -> str:
-    return resources.files("diff2").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("diff2.experiments").joinpath(name).read_text(encoding="utf-8")

@@ -10,10 +10,10 @@ import math
 
 import numpy as np
 
-from ._types import Vector
-from .cohort import LocalCohort
-from .errors import InvalidArgument
-from .training import RoundInfo, Training, TrainState
+from .._types import Vector
+from ..cohort import LocalCohort
+from ..errors import InvalidArgument
+from ..training import RoundInfo, Training, TrainState
 
 HEAD, TAIL = 500, 1500  # rounds that are measured: all of the first, and so many of the others
 CLIPPING_ROUNDS = 20

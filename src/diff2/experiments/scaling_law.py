@@ -1,13 +1,13 @@
 r"""The scaling law: how the squared gradient norm falls with :math:`N \varepsilon`, for DP-GD and DIFF2-GD.
 
 The paper's theorems say exponents of -1 and -4/3 for the mean over rounds of :math:`\lVert \nabla f(x_{r-1}) \rVert^2`,
-for rounds, restart interval and learning rate as they prescribe. Here both follow that recipe (:mod:`diff2.theory`) at
+for rounds, restart interval and learning rate as they prescribe. Here both follow that recipe (``theory.py``) at
 several N and epsilon; and, as a second variant, the best of a few multiples of the prescribed R and T, chosen at
 a seed of its own. Every run is a line of ``runs.jsonl``, so that an experiment that was interrupted goes on.
 
 Everything measured is exact, so this is **not private**; it is for drawn problems and public data.
 
-    python -m diff2.scaling_law experiments/scaling/robust_mean.toml --out scaled/robust_mean
+    python -m diff2.experiments.scaling_law experiments/scaling/robust_mean.toml --out scaled/robust_mean
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ._fields import from_table
-from ._validate import at_least, one_of
-from ._version import __version__
-from .data.synthetic import Bounds
-from .errors import InvalidArgument, PrivacyLeakWarning, WeakDeltaWarning, leak
-from .estimators import DPGD
+from .._fields import from_table
+from .._validate import at_least, one_of
+from .._version import __version__
+from ..data.synthetic import Bounds
+from ..errors import InvalidArgument, PrivacyLeakWarning, WeakDeltaWarning, leak
+from ..estimators import DPGD
+from ..plans import plan
+from ..preparation import prepare
+from ..privacy import Budget
+from ..routines import GradientDescent
 from .gradient_norms import GradientNorms
-from .plans import plan
-from .preparation import prepare
-from .privacy import Budget
-from .routines import GradientDescent
 from .scaling_problems import Problems
 from .store import RunStore
 from .theory import Schedule, diff2_schedule, dpgd_schedule

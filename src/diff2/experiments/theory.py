@@ -26,10 +26,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ._validate import at_least, positive
-from .data.synthetic import Bounds
-from .estimators import DPGD, Algorithm, Diff2
-from .routines import GradientDescent
+from .._validate import at_least, positive
+from ..data.synthetic import Bounds
+from ..estimators import DPGD, Algorithm, Diff2
+from ..routines import GradientDescent
 
 DPGD_EXPONENT = -1.0  # of the mean squared gradient norm, against N epsilon
 DIFF2_EXPONENT = -4 / 3
