@@ -163,7 +163,7 @@ def test_squared_norms_are_never_underestimates(outputs, of, head):
         exact = (dg**2).sum(0) * ((x**2).sum(0) + 1) + (rest**2).sum(0)
         assert np.array_equal(now[1], now[0])  # the new pass has taken the place of the old one
     assert (norm >= exact).all()
-    assert (norm <= exact * (1 + 2e-5)).all()
+    assert (norm <= exact * (1 + 2e-5) + 1e-30).all()  # a record whose gradient underflows has more than nothing
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
