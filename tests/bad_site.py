@@ -60,3 +60,19 @@ def silent():
         return answer
 
     return _misbehave(fault)
+
+
+def heard_twice():
+    """Every message reaches this site twice, and the second answer is the one that is sent."""
+    good = sites.Site.answer
+
+    def answer(self, payload):
+        first, second = good(self, payload), good(self, payload)
+        if first != second:
+            raise RuntimeError("a message that was delivered twice was answered in two ways")
+        with open(Path(os.environ[VARIABLE]).with_name("heard-twice"), "a", encoding="utf-8") as file:
+            file.write(read(payload).kind + "\n")
+        return second
+
+    sites.Site.answer = answer
+    return _loaded()

@@ -227,6 +227,15 @@ def test_a_site_that_never_answers_costs_the_timeout_and_a_new_job(tmp_path, mon
 
 
 @pytest.mark.slow
+def test_messages_delivered_twice_change_nothing(tmp_path, monkeypatch):
+    sites, order = misbehaving(tmp_path, monkeypatch, "heard_twice"), order_of("diff2", tmp_path / "run")
+    here.run_here(order, sites, simulate=False, restarts=0, start_timeout=START)
+    assert {"gradient", "difference"} <= set((sites / "south" / "heard-twice").read_text(encoding="utf-8").split())
+    no_answer_was_given_twice(sites)
+    same_as_here(order, "diff2")
+
+
+@pytest.mark.slow
 def test_a_job_does_not_begin_with_too_few_sites(tmp_path, monkeypatch):
     """One site's process ends at once: no job is submitted, and nothing is waited for."""
     sites = write_sites(tmp_path / "sites")
