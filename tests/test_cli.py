@@ -64,12 +64,15 @@ def diff2_here(*words, terminal_width="100"):
 
 
 def start(*words, **options):
-    """Start a command as a process of its own."""
+    """Start a command as a process of its own, which hears Ctrl-C even if the tests run in the background."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     command = [sys.executable, "-m", "diff2", *(str(word) for word in words)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, **pipes, env=environment, preexec_fn=hear_interrupts, **options)
+
+
+def hear_interrupts():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def change(folder, old, new):
