@@ -132,6 +132,7 @@ def stops_after(losses, **rule):
         ([1.0, 0.9, 0.8], None),
         ([1.0, math.nan], 2),
         ([math.inf], 1),
+        ([8e36, 8e36, 8e36], 1),  # it stands still because nothing can be computed any more
         ([1.0] + [1.06] * 5, 6),
         ([1.0] + [1.04] * 50, None),  # above the least, but not by five per cent
         ([1.0] + [1.06, 1.04] * 4 + [1.06], 10),  # a loss in between does not start the count again

@@ -3,6 +3,9 @@
 Rates are tried from the largest downwards. A run is stopped as soon as its rate is deemed inappropriate: its train loss
 is no longer a number, or a patience count reaches its end. The count grows by one when the loss is above ``tolerance``
 times the least so far, and starts again from zero when the loss is below the least so far.
+
+A loss beyond ``LOST`` is taken for no number: squared norms of such gradients are infinite in single precision, records
+with such gradients count as zero, and so a run could stand still there, and survive, where plain arithmetic ends in NaN.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from dataclasses import dataclass
 
 from ._validate import at_least
 from .errors import InvalidArgument
+
+LOST = 1e18
 
 
 @dataclass(frozen=True)
@@ -61,5 +66,5 @@ class Watch:
             self._least, self._count = loss, 0
         elif loss > self._ladder.tolerance * self._least:
             self._count += 1
-        self.stopped = not math.isfinite(loss) or self._count >= self._ladder.patience
+        self.stopped = not loss < LOST or self._count >= self._ladder.patience
         return self.stopped
