@@ -5,7 +5,7 @@ is no longer a number, or a patience count reaches its end. The count grows by o
 times the least so far, and starts again from zero when the loss is below the least so far.
 
 A loss beyond ``LOST`` is taken for no number: squared norms of such gradients are infinite in single precision, records
-with such gradients count as zero, and so a run could stand still there, and survive, where plain arithmetic ends in NaN.
+with such gradients count as zero, and so a run could stand still there and survive; plain arithmetic ends in NaN.
 """
 
 from __future__ import annotations
