@@ -1,10 +1,7 @@
 """The command line, as a user meets it: output, exit status, files, and a crash in the middle."""
 
 import json
-import os
-import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,10 +11,10 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import diff2
-from diff2.cli import app, parse_sizes
+from commands import change, diff2_here, single_line, start, unframed, write_folder
+from diff2.cli import parse_sizes
 from diff2.runs import load_model
 
 RUN = """
@@ -46,51 +43,7 @@ delta = 1e-5
 @pytest.fixture
 def folder(tmp_path):
     """A run file and two clients' tables."""
-    generator = np.random.default_rng(0)
-    for name, records in (("north", 60), ("south", 45)):
-        age, smoker = generator.integers(0, 100, records), generator.integers(0, 2, records)
-        table = {"age": age, "smoker": smoker, "visits": age / 20 + smoker}
-        pandas.DataFrame(table).to_csv(tmp_path / f"{name}.csv", index=False)
-    (tmp_path / "run.toml").write_text(RUN.format(rounds=25), encoding="utf-8")
-    return tmp_path
-
-
-def diff2_here(*words, terminal_width="100"):
-    """Run a command in this process; exceptions that the command should have dealt with are raised here."""
-    result = CliRunner(env={"COLUMNS": terminal_width}).invoke(app, [str(word) for word in words])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
-def start(*words, **options):
-    """Start a command as a process of its own, which hears Ctrl-C even if the tests run in the background."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
-    command = [sys.executable, "-m", "diff2", *(str(word) for word in words)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, **pipes, env=environment, preexec_fn=hear_interrupts, **options)
-
-
-def hear_interrupts():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def change(folder, old, new):
-    file = folder / "run.toml"
-    text = file.read_text(encoding="utf-8")
-    assert old in text
-    file.write_text(text.replace(old, new), encoding="utf-8")
-
-
-def unframed(text):
-    """Text in a frame, as one line."""
-    return re.sub(r"[│\s]+", " ", text)
-
-
-def single_line(text):
-    assert text.count("\n") == 1
-    assert "Traceback" not in text
-    return text
+    return write_folder(tmp_path, RUN.format(rounds=25), north=60, south=45)
 
 
 # train
@@ -112,9 +65,9 @@ def test_train_leaves_everything_behind(folder):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_result_json_is_all_that_is_needed_to_predict(folder, dtype):
-    change(folder, "[privacy]", f"[run]\ndtype = '{dtype}'\n[privacy]")
-    change(folder, "epsilon = 1.0", "epsilon = 1e6")
-    change(folder, "rounds = 25", "rounds = 400")
+    change(folder, ("[privacy]", f"[run]\ndtype = '{dtype}'\n[privacy]"))
+    change(folder, ("epsilon = 1.0", "epsilon = 1e6"))
+    change(folder, ("rounds = 25", "rounds = 400"))
     assert diff2_here("train", folder / "run.toml", "--out", folder / "run", "--seed", 0).exit_code == 0
     table = pandas.read_csv(folder / "north.csv")
     error = load_model(folder / "run").predict(table) - table["visits"]
@@ -147,7 +100,7 @@ def test_seed_is_repeatable_and_not_private(folder):
 
 def test_settings_of_the_file_reach_the_run(folder):
     keys = "weighting = 'records'\noutput = 'uniform'\nseed = 7\nmetrics_every = 5\ndtype = 'float64'"
-    change(folder, "[privacy]", f"[run]\n{keys}\n[privacy]\naccounting = 'paper'")
+    change(folder, ("[privacy]", f"[run]\n{keys}\n[privacy]\naccounting = 'paper'"))
     result = diff2_here("train", folder / "run.toml", "--out", folder / "run", "--json")
     assert result.exit_code == 0
     header = diff2.Ledger.read(folder / "run" / "ledger.jsonl").header
@@ -161,7 +114,7 @@ def test_settings_of_the_file_reach_the_run(folder):
 
 
 def test_strict_reaches_the_run(folder):
-    change(folder, "[privacy]", "[run]\nmetrics_every = 5\n[privacy]\nstrict = true")
+    change(folder, ("[privacy]", "[run]\nmetrics_every = 5\n[privacy]\nstrict = true"))
     result = diff2_here("train", folder / "run.toml", "--out", folder / "run")
     assert result.exit_code == 1
     assert "exact training metrics" in single_line(result.stderr)
@@ -169,13 +122,13 @@ def test_strict_reaches_the_run(folder):
 
 
 def test_leak_is_warned_of_once_and_named_in_the_guarantee(folder):
-    change(folder, "[model]", 'scale = "data"\n[model]')
+    change(folder, ("[model]", 'scale = "data"\n[model]'))
     result = diff2_here("train", folder / "run.toml", "--out", folder / "run")
     assert result.exit_code == 0
     assert single_line(result.stderr).startswith("warning: scaling of 'smoker' by the data's own mean and deviation")
     leak = "NOT PRIVATE AS A WHOLE, because of scaling of 'smoker' by the data's own mean and deviation"
     assert leak in unframed(result.stdout)
-    change(folder, "delta = 1e-5", "delta = 1e-5\nstrict = true")
+    change(folder, ("delta = 1e-5", "delta = 1e-5\nstrict = true"))
     result = diff2_here("train", folder / "run.toml", "--out", folder / "strict")
     assert result.exit_code == 1
     assert "strict=True" in single_line(result.stderr)
@@ -187,8 +140,8 @@ def test_classification(folder):
         table = pandas.read_csv(folder / f"{name}.csv")
         table["visits"] = np.where(table["visits"] > 3, "many", "few")
         table.to_csv(folder / f"{name}.csv", index=False)
-    change(folder, 'task = "regression"', 'task = "classification"\nclasses = ["few", "many"]')
-    change(folder, ", visits = [0, 10]", "")
+    change(folder, ('task = "regression"', 'task = "classification"\nclasses = ["few", "many"]'))
+    change(folder, (", visits = [0, 10]", ""))
     result = diff2_here("train", folder / "run.toml", "--out", folder / "run", "--json")
     document = json.loads(result.stdout)
     assert (document["loss"], document["model"]["outputs"], document["guarantee"]["leaks"]) == ("cross_entropy", 2, [])
@@ -215,7 +168,7 @@ def test_resume_of_a_complete_run_changes_nothing(folder):
     after = {file.name: file.read_bytes() for file in (folder / "run").iterdir()}
     assert before["ledger.jsonl"] == after["ledger.jsonl"]
     assert before["result.json"] == after["result.json"]
-    change(folder, "epsilon = 1.0", "epsilon = 2.0")
+    change(folder, ("epsilon = 1.0", "epsilon = 2.0"))
     result = diff2_here("train", folder / "run.toml", "--out", folder / "run", "--resume")
     assert result.exit_code == 1
     assert "belongs to another run" in single_line(result.stderr)
@@ -234,7 +187,7 @@ def test_resume_of_a_complete_run_changes_nothing(folder):
     ],
 )
 def test_failures_are_one_line_and_leave_nothing(folder, old, new, message):
-    change(folder, old, new)
+    change(folder, (old, new))
     result = diff2_here("train", folder / "run.toml", "--out", folder / "run")
     assert result.exit_code == 1
     assert message in single_line(result.stderr)
@@ -252,8 +205,8 @@ def test_data_table_is_needed_to_train(folder):
 
 def test_budget_that_would_be_exceeded_is_status_3(folder):
     keys = "restart_interval = 10\nclip_gradient = 1.0\nclip_smoothness = 3.0\n"
-    change(folder, keys, "")
-    change(folder, 'name = "diff2"', 'name = "gd"')
+    change(folder, (keys, ""))
+    change(folder, ('name = "diff2"', 'name = "gd"'))
     for words in (
         ["train", folder / "run.toml", "--out", folder / "run"],
         ["plan", folder / "run.toml", "--sizes", "9"],
@@ -391,7 +344,7 @@ def test_plan_from_a_run_file_reads_no_table(folder):
     assert (document["rounds"], document["client_sizes"], document["dimension"]) == (25, [60, 45], None)
     changed = json.loads(diff2_here(*words, "--rounds", 50, "--epsilon", "inf", "--weighting", "records").stdout)
     assert (changed["rounds"], changed["epsilon"], changed["sigma_1"]) == (50, "inf", 0.0)
-    change(folder, "[model]", 'columns = ["age", "smoker"]\n[model]')
+    change(folder, ("[model]", 'columns = ["age", "smoker"]\n[model]'))
     document = json.loads(diff2_here(*words).stdout)
     assert document["dimension"] == (2 + 1) * 4 + (4 + 1)
     assert document["cycle_growth"] > 2
@@ -400,8 +353,8 @@ def test_plan_from_a_run_file_reads_no_table(folder):
 
 
 def test_plan_compares_a_dpgd_run_file_with_diff2(folder):
-    change(folder, "restart_interval = 10\nclip_gradient = 1.0\nclip_smoothness = 3.0\n", "clip_gradient = 1.0\n")
-    change(folder, 'name = "diff2"', 'name = "dpgd"')
+    change(folder, ("restart_interval = 10\nclip_gradient = 1.0\nclip_smoothness = 3.0\n", "clip_gradient = 1.0\n"))
+    change(folder, ('name = "diff2"', 'name = "dpgd"'))
     words = ["plan", folder / "run.toml", "--sizes", "60,45", "--step-length", 0.05, "--json"]
     document = json.loads(diff2_here(*words).stdout)
     assert document["sigma_2"] is None
@@ -479,7 +432,7 @@ def test_account_of_a_ledger_beyond_its_budget_is_status_3(folder):
 
 
 def test_account_of_a_run_without_noise(folder):
-    change(folder, "epsilon = 1.0", 'epsilon = "inf"')
+    change(folder, ("epsilon = 1.0", 'epsilon = "inf"'))
     result = diff2_here("train", folder / "run.toml", "--out", folder / "run")
     assert result.exit_code == 0
     assert "NOT PRIVATE" in result.stdout

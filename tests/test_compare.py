@@ -13,6 +13,7 @@ import pandas
 import pytest
 
 import diff2
+from commands import change, diff2_here, single_line, write_folder
 from diff2 import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
 from diff2.experiments.comparison import compare
 from diff2.experiments.methods import choose_methods
@@ -20,7 +21,6 @@ from diff2.experiments.scores import plus_minus, summaries
 from diff2.experiments.store import RunStore
 from diff2.figures import OTHERS, STYLES, Band, Panel, apart, choose_styles, draw_panels
 from diff2.runfile import read_compare_file
-from test_cli import diff2_here, single_line
 
 FILE = """
 [data]
@@ -59,21 +59,7 @@ routine = { name = "adam", learning_rate = 0.5 }
 @pytest.fixture
 def folder(tmp_path):
     """Two clients' tables and a run file."""
-    generator = np.random.default_rng(0)
-    for name, records in (("north", 60), ("south", 44)):
-        age, smoker = generator.integers(0, 100, records), generator.integers(0, 2, records)
-        table = {"age": age, "smoker": smoker, "visits": age / 20 + smoker}
-        pandas.DataFrame(table).to_csv(tmp_path / f"{name}.csv", index=False)
-    (tmp_path / "run.toml").write_text(FILE, encoding="utf-8")
-    return tmp_path
-
-
-def change(folder, *changes):
-    text = (folder / "run.toml").read_text(encoding="utf-8")
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    (folder / "run.toml").write_text(text, encoding="utf-8")
+    return write_folder(tmp_path, FILE, north=60, south=44)
 
 
 def compared(folder, out="out", **options):

@@ -11,13 +11,12 @@ import warnings
 from pathlib import Path
 
 import joblib
-import numpy as np
-import pandas
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import diff2
+from commands import change, write_folder
 from diff2 import Diff2Error, InvalidArgument, PrivacyLeakWarning
 from diff2.experiments.grids import read_grids
 from diff2.experiments.reproduction import least, reproduce
@@ -90,21 +89,7 @@ reproduce(read_tune_file(folder / "run.toml"), folder / "out", seeds=2, jobs=int
 @pytest.fixture
 def folder(tmp_path):
     """Two clients' tables and a run file."""
-    generator = np.random.default_rng(0)
-    for name, records in (("north", 300), ("south", 240)):
-        age, smoker = generator.integers(0, 100, records), generator.integers(0, 2, records)
-        table = {"age": age, "smoker": smoker, "visits": age / 20 + smoker}
-        pandas.DataFrame(table).to_csv(tmp_path / f"{name}.csv", index=False)
-    (tmp_path / "run.toml").write_text(FILE, encoding="utf-8")
-    return tmp_path
-
-
-def change(folder, *changes):
-    text = (folder / "run.toml").read_text(encoding="utf-8")
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    (folder / "run.toml").write_text(text, encoding="utf-8")
+    return write_folder(tmp_path, FILE, north=300, south=240)
 
 
 def reproduced(folder, out="out", **options):

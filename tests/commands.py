@@ -1,0 +1,64 @@
+"""A folder as a user has it, with clients' tables and a run file, and the command line called on it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pandas
+from typer.testing import CliRunner
+
+from diff2.cli import app
+
+
+def write_folder(folder, run_file, **clients):
+    """Write a run file and one table a client, as many records as are said; return the folder."""
+    generator = np.random.default_rng(0)
+    for name, records in clients.items():
+        age, smoker = generator.integers(0, 100, records), generator.integers(0, 2, records)
+        table = {"age": age, "smoker": smoker, "visits": age / 20 + smoker}
+        pandas.DataFrame(table).to_csv(folder / f"{name}.csv", index=False)
+    (folder / "run.toml").write_text(run_file, encoding="utf-8")
+    return folder
+
+
+def change(folder, *changes):
+    """Replace pieces of the run file, which must be there."""
+    text = (folder / "run.toml").read_text(encoding="utf-8")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "run.toml").write_text(text, encoding="utf-8")
+
+
+def diff2_here(*words, terminal_width="100"):
+    """Run a command in this process; exceptions that the command should have dealt with are raised here."""
+    result = CliRunner(env={"COLUMNS": terminal_width}).invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def start(*words, **options):
+    """Start a command as a process of its own, which hears Ctrl-C even if the tests run in the background."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    command = [sys.executable, "-m", "diff2", *(str(word) for word in words)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, **pipes, env=environment, preexec_fn=hear_interrupts, **options)
+
+
+def hear_interrupts():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def unframed(text):
+    """Text in a frame, as one line."""
+    return re.sub(r"[│\s]+", " ", text)
+
+
+def single_line(text):
+    assert text.count("\n") == 1
+    assert "Traceback" not in text
+    return text
