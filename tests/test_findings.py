@@ -289,6 +289,12 @@ def test_landscapes_are_the_mean_over_the_seeds_at_every_point():
     assert (point["lasted"], point["seeds"], point["tried"], point["rates"]) == (2, 2, 4, [(0.5, 2)])
 
 
+def test_a_point_without_a_ladder_names_no_rates():
+    runs = [run for run in all_runs(seeds=2, epsilons=(3.0,)) if run["settings"].pop("learning_rate") == 0.5]
+    points = [point for one in landscapes(reproduced(runs=runs), runs) for point in one["points"]]
+    assert {(point["lasted"], point["seeds"], len(point["rates"])) for point in points} == {(2, 2, 0)}
+
+
 def test_a_point_where_no_rate_lasted_has_no_value():
     runs = [{**run, "survived": False} for run in all_runs(seeds=1, epsilons=(3.0,), accountings=("paper",))]
     found = reproduced(seeds=1)

@@ -188,7 +188,8 @@ def test_a_browser_draws_the_curves(found, runs, tmp_path):
     if chromium is None:
         pytest.skip("needs chromium")
     small = type(found)(**{**vars(found), "directory": tmp_path})
-    path = write_page(small, summaries(small), runs)
+    bare = {"settings": {"clip_gradient": 3}}  # of a method without a ladder
+    path = write_page(small, summaries(small), [run | bare if run["method"] == "dpgd" else run for run in runs])
     # No name is resolved, so that nothing calls out.
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
                "--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND"]  # fmt: skip
@@ -199,3 +200,5 @@ def test_a_browser_draws_the_curves(found, runs, tmp_path):
     assert drawn.count('aria-pressed="true"') == len(METHODS)
     assert drawn.count('class="landscape"') == len(METHODS)
     assert "NaN" not in drawn
+    assert re.search(r"C1 3: 5 of 5 seeds lasted; \d+ runs", drawn)
+    assert "learning rate null" not in drawn

@@ -19,8 +19,8 @@ def landscapes(found: Reproduced, runs: Sequence[Run]) -> list[dict[str, Any]]:
 
     A landscape has ``axes`` (name and values of each setting but the learning rate) and ``points``: the place ``at``
     every axis, ``train_loss`` and ``squared_gradient_norm`` (least over the rounds, mean over the seeds whose run
-    lasted; None if none did), how many ``lasted`` of how many ``seeds``, the learning ``rates`` and their counts, and
-    how many runs were ``tried``.
+    lasted; None if none did), how many ``lasted`` of how many ``seeds``, the learning ``rates`` and their counts (none
+    without a ladder), and how many runs were ``tried``.
     """
     order = [name for name, _ in found.methods]
     groups: dict[tuple[str, str | None, float | None], list[Run]] = {}
@@ -53,7 +53,7 @@ def _point(runs: Sequence[Run]) -> dict[str, Any]:
         best = lasting.get(run["seed"])
         if run["survived"] and (best is None or _loss(run) < _loss(best)):
             lasting[run["seed"]] = run
-    rates = Counter(run["settings"].get(RATE) for run in lasting.values())
+    rates = Counter(run["settings"][RATE] for run in lasting.values() if RATE in run["settings"])
     return {
         **{metric.name: _mean([best_value(run, metric) for run in lasting.values()]) for metric in METRICS[:2]},
         "lasted": len(lasting),

@@ -84,7 +84,8 @@ function landscape(one) {
     if (!point) return html("td", { class: "none" }, "");
     const where = axes.map((axis) => `${symbol(axis)} ${axis.values[point.at[axis.index]]}`).join(", ");
     const rates = point.rates.map(([rate, count]) => `${rate} (${count} ${count === 1 ? "seed" : "seeds"})`).join(", ");
-    const text = `${where}${where ? ": " : ""}${rates ? `learning rate ${rates}` : "no learning rate lasted"}; ${point.tried} runs`;
+    const lasted = rates ? `learning rate ${rates}` : point.lasted ? `${point.lasted} of ${point.seeds} seeds lasted` : "none lasted";
+    const text = `${where}${where ? ": " : ""}${lasted}; ${point.tried} ${point.tried === 1 ? "run" : "runs"}`;
     const tell = () => { said.textContent = text; };
     if (point === best || !said.textContent) tell();
     const common = { tabindex: 0, "aria-description": text, onfocus: tell, onpointerenter: tell };
