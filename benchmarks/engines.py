@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from diff2.gradients import ColumnsEngine, FeatureCache, FusedEngine, Records
-from diff2.losses import resolve_loss
+from diff2.models.losses import resolve_loss
 
 from .cases import Case, network
 from .contestants import Round

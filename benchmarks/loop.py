@@ -20,7 +20,7 @@ from rich.table import Table
 
 import diff2
 from diff2.gradients import ColumnsEngine, FusedEngine
-from diff2.losses import resolve_loss
+from diff2.models.losses import resolve_loss
 
 from .cases import CASES, Case
 from .contestants import Round, plain

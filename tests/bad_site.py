@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from diff2.federation import site as sites
-from diff2.federation.messages import Message, read, write
+from diff2.federation.site import site as sites
+from diff2.federation.wire.messages import Message, read, write
 
 ROUND = 4
 VARIABLE = "DIFF2_BAD_RECORDS"  # names the .npz with the records

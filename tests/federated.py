@@ -9,15 +9,15 @@ import torch
 
 import diff2
 from catalogue import CATALOGUE, HIDDEN, OPTIONS, PRIVATE, make_clients
-from diff2.clients import Client, as_owners
+from diff2.cohorts.clients import Client, as_owners
 from diff2.data.scaling import Encoding, Scaling
 from diff2.federation.agreement import Agreement
-from diff2.federation.policy import Policy
-from diff2.federation.server import close_run, prepare_at_sites
-from diff2.federation.site import Site
-from diff2.federation.site_records import SiteRecords
-from diff2.federation.transport import InProcessTransport
-from diff2.runfile import ModelSettings, PrivacySettings, RunSettings
+from diff2.federation.server.run import close_run, prepare_at_sites
+from diff2.federation.site.policy import Policy
+from diff2.federation.site.records import SiteRecords
+from diff2.federation.site.site import Site
+from diff2.federation.wire.transport import InProcessTransport
+from diff2.runfile.reader import ModelSettings, PrivacySettings, RunSettings
 
 NAMES = ("north", "south", "east")
 ANYTHING = Policy(epsilon=math.inf)

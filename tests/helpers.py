@@ -14,10 +14,10 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import diff2
 from diff2.gradients import ColumnsEngine, GhostEngine, LoopEngine, Records, VmapEngine
-from diff2.losses import cross_entropy, squared
-from diff2.population import ALL
+from diff2.models.losses import cross_entropy, squared
 from diff2.privacy import BoundedMean, Ledger, Mechanism, NoiseSource
-from diff2.training import Training
+from diff2.questions.population import ALL
+from diff2.training.loop import Training
 
 DELTA = 1e-5
 

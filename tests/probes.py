@@ -2,7 +2,7 @@
 
 import torch
 
-from diff2.clients import Client
+from diff2.cohorts.clients import Client
 
 SIZES = (9, 4, 13)  # the smallest client in the middle
 

@@ -182,7 +182,7 @@ def test_the_papers_accounting_stays_within_the_budget(name):
 
 def test_every_algorithm_is_in_the_table():
     names = {algorithm.name for algorithm in CATALOGUE.values()}
-    assert names == set(diff2.estimators.ALGORITHMS) - {"gd"}
+    assert names == set(diff2.algorithms.ALGORITHMS) - {"gd"}
     routines = {type(algorithm.routine) for algorithm in CATALOGUE.values()}
     assert routines == set(diff2.routines.ROUTINES.values())
 

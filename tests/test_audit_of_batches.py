@@ -18,8 +18,8 @@ from torch import nn
 
 import diff2
 from diff2 import DPSGD, Budget, BVRLocalSGD, Diff2, DPFedAvg, GradientDescent
-from diff2.clients import Client
-from diff2.cohort import LocalCohort
+from diff2.cohorts.clients import Client
+from diff2.cohorts.pooled import LocalCohort
 from diff2.privacy import Ledger, Mechanism, NoiseSource
 
 BUDGET = Budget(epsilon=2.0, delta=1e-2)

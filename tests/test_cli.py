@@ -14,8 +14,8 @@ import torch
 
 import diff2
 from commands import change, diff2_here, single_line, start, unframed, write_folder
-from diff2.cli import parse_sizes
-from diff2.runs import load_model
+from diff2.cli.main import parse_sizes
+from diff2.runfile.run import load_model
 
 RUN = """
 [data]
@@ -473,7 +473,7 @@ def test_demo_shows_its_report(tmp_path, monkeypatch):
             notes=["One record is a person-year."], to_json=lambda: {"rows": rows},
         )  # fmt: skip
 
-    monkeypatch.setitem(sys.modules, "diff2.demo", SimpleNamespace(run_demo=run_demo))
+    monkeypatch.setitem(sys.modules, "diff2.cli.main.demo", SimpleNamespace(run_demo=run_demo))
     result = diff2_here("demo", "--out", tmp_path, "--epsilon", 2, "--seed", 4)
     assert result.exit_code == 0
     assert asked == {"out": tmp_path, "epsilon": 2.0, "delta": 1e-5, "seed": 4, "progress": None}

@@ -7,12 +7,12 @@ import torch
 
 import diff2
 from catalogue import CATALOGUE, PRIVATE, run
-from diff2.clientwise import ClientwiseCohort, bounded
-from diff2.cohort import LocalCohort
+from diff2.cohorts.per_client import ClientwiseCohort, bounded
+from diff2.cohorts.pooled import LocalCohort
 from diff2.gradients import GhostEngine, Records, build_engine, rounding_allowance
-from diff2.losses import squared
-from diff2.population import ALL, Batch, Population
+from diff2.models.losses import squared
 from diff2.privacy import NoiseSource
+from diff2.questions.population import ALL, Batch, Population
 from helpers import paper_network, start_of, step_from
 from probes import SIZES, adversaries, make_clients, movement, replaced
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from diff2.gradients import ColumnsEngine, FeatureCache, Records, build_engine
 from diff2.gradients.activations import RULES, activation_rule
 from diff2.gradients.sums import BLOCK, Columns, column_sum, rounding_allowance
-from diff2.losses import cross_entropy, squared
+from diff2.models.losses import cross_entropy, squared
 from helpers import Case, clipped_sum, gradient_rows, paper_network, relative_error, start_of, step_from
 
 
@@ -134,7 +134,7 @@ def test_a_function_and_its_slope_are_those_of_torch(kind, dtype):
 
 
 def test_the_rules_cover_what_the_library_builds():
-    from diff2.models import ACTIVATIONS
+    from diff2.models.mlp import ACTIVATIONS
 
     assert all(activation_rule(kind()) is not None for kind in ACTIVATIONS.values())
 

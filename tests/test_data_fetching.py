@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from typer.testing import CliRunner
 
-from diff2.cli import app
+from diff2.cli.main import app
 from diff2.data import fetching, load_dataset
 from diff2.data.archives import csv_of
 from diff2.data.catalogue import BLOG, CALIFORNIA, CATALOGUE, COVERTYPE, GAS, KDD

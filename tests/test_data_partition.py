@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from diff2 import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
 from diff2.data import DatasetSettings, TableSettings, load_clients
 from diff2.data.partition import Dirichlet, Equal, Sizes, quantile_groups, rounded_shares
-from diff2.runfile import read_compare_file
+from diff2.runfile.reader import read_compare_file
 
 COUNTS = st.integers(1, 400)
 CLIENTS = st.integers(1, 12)

@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diff2 import Budget, InvalidArgument, Ledger, mlp, plan, prepare
+from diff2.algorithms import DPGD, DPSGD, Diff2, DriftDiff2
 from diff2.data import EncodedClients, Encoding, Pending, Scaling, TableSettings, load_clients
 from diff2.data.moments import SQUARES, radius, standard_of, vector_sum
 from diff2.errors import CheckpointError
-from diff2.estimators import DPGD, DPSGD, Diff2, DriftDiff2
-from diff2.forecast import forecast
-from diff2.population import Population
 from diff2.privacy import NoiseSource, gdp_mu
-from diff2.private_scaling import FILE, bounded_mean, released, scale_privately
+from diff2.questions.population import Population
 from diff2.routines import GradientDescent
-from diff2.runfile import read_compare_file, read_run_file
-from diff2.runs import load_model, train_run_file
-from diff2.training import Training
+from diff2.runfile.preview import forecast
+from diff2.runfile.reader import read_compare_file, read_run_file
+from diff2.runfile.run import load_model, train_run_file
+from diff2.runfile.scaling import FILE, bounded_mean, released, scale_privately
+from diff2.training.loop import Training
 
 STEP = GradientDescent(learning_rate=0.1)
 BUDGET = Budget(1.0, 1e-5)

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import diff2
-from diff2 import demo, figures
+from diff2 import figures
+from diff2.cli import demo
 from diff2.data import randhie
 
 needs_table = pytest.mark.skipif(

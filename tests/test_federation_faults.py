@@ -10,15 +10,15 @@ import torch
 
 import diff2
 from catalogue import PRIVATE, SIZES, run
-from diff2.federation import order as orders
+from diff2._locks import only_one
 from diff2.federation.faults import BadAnswer, FederationError, SiteRefused, SitesMissing
-from diff2.federation.locks import only_one
-from diff2.federation.messages import Message, digest, read, write
-from diff2.federation.order import OUTCOME, PROGRESS, Order, carry_out, read_json, read_order
-from diff2.federation.policy import Policy
-from diff2.federation.requests import ANSWER
-from diff2.federation.transport import InProcessTransport
-from diff2.runs import load_model
+from diff2.federation.server import order as orders
+from diff2.federation.server.order import OUTCOME, PROGRESS, Order, carry_out, read_json, read_order
+from diff2.federation.site.policy import Policy
+from diff2.federation.wire.messages import Message, digest, read, write
+from diff2.federation.wire.requests import ANSWER
+from diff2.federation.wire.transport import InProcessTransport
+from diff2.runfile.run import load_model
 from federated import NAMES, agreement_of, federated_run, lines, make_sites, quiet_prepare, same_result
 
 AGREEMENT = agreement_of("diff2")

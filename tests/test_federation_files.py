@@ -11,18 +11,18 @@ import torch
 from typer.testing import CliRunner
 
 from diff2 import InvalidArgument
-from diff2.cli import app
+from diff2.cli.main import app
 from diff2.data.scaling import Scaling
-from diff2.federation import here
 from diff2.federation.agreement import read_agreement
-from diff2.federation.order import carry_out
-from diff2.federation.policy import Policy, read_site_file
-from diff2.federation.site import site_from_file
-from diff2.federation.site_records import load_records
-from diff2.federation.transport import InProcessTransport
-from diff2.federation.tryout import agreement_at_sites, order_of, site_names
-from diff2.runfile import read_run_file
-from diff2.runs import train_run_file
+from diff2.federation.flare import local as here
+from diff2.federation.from_run_file import agreement_at_sites, order_of, site_names
+from diff2.federation.server.order import carry_out
+from diff2.federation.site.policy import Policy, read_site_file
+from diff2.federation.site.records import load_records
+from diff2.federation.site.site import site_from_file
+from diff2.federation.wire.transport import InProcessTransport
+from diff2.runfile.reader import read_run_file
+from diff2.runfile.run import train_run_file
 
 RUN = """
 [data]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from diff2.federation.faults import BadMessage
-from diff2.federation.messages import MAGIC, TYPES, Message, digest, read, write
+from diff2.federation.wire.messages import MAGIC, TYPES, Message, digest, read, write
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(),

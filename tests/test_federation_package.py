@@ -9,18 +9,18 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from diff2.cli import app
+from diff2.cli.main import app
 from diff2.errors import InvalidArgument
-from diff2.federation.here import JobStopped
-from diff2.federation.kits import Parties, free_ports, harden
-from diff2.federation.launch import NEEDED, keep_needed_requests, read_kit, start_command
-from diff2.federation.order import OUTCOME, PROGRESS, read_json
-from diff2.federation.package import check_directory, write_package
-from diff2.federation.policy import read_site_file
-from diff2.federation.processes import Processes
-from diff2.federation.submit import read_job, submit
+from diff2.federation.flare.kits import Parties, free_ports, harden
+from diff2.federation.flare.launch import NEEDED, keep_needed_requests, read_kit, start_command
+from diff2.federation.flare.local import JobStopped
+from diff2.federation.flare.package import check_directory, write_package
+from diff2.federation.flare.processes import Processes
+from diff2.federation.flare.submit import read_job, submit
+from diff2.federation.server.order import OUTCOME, PROGRESS, read_json
+from diff2.federation.site.policy import read_site_file
 from diff2.privacy import Ledger
-from diff2.runfile import read_run_file
+from diff2.runfile.reader import read_run_file
 from test_federation_security import NAMES, write_tables
 
 RUN = """\
@@ -164,7 +164,7 @@ def test_a_kit_is_hardened_once_and_what_the_site_has_set_stays(tmp_path):
     kit = packaged(tmp_path)["north"] / "kit"
     harden(kit, kit)
     resources = json.loads((kit / "local" / "resources.json").read_text())
-    assert resources["class_allow_list"] == ["diff2.federation.flare.", "nvflare.collab.runtime."]
+    assert resources["class_allow_list"] == ["diff2.federation.flare.job.", "nvflare.collab.runtime."]
     assert resources["allow_log_streaming"] is False
     permissions = json.loads((kit / "local" / "authorization.json").read_text())["permissions"]
     assert {role: (p["shell_commands"], p["byoc"]) for role, p in permissions.items()} == {

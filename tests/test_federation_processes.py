@@ -18,12 +18,12 @@ from nvflare.collab.api.context import set_call_context
 
 from bad_site import VARIABLE
 from catalogue import CATALOGUE, PRIVATE, SAMPLED, diff2_with, run
-from diff2.federation import here
 from diff2.federation.faults import BadAnswer, SiteRefused
-from diff2.federation.flare import CLASSES, FlareSite, write_job
-from diff2.federation.messages import Message, read, write
-from diff2.federation.order import OUTCOME, PROGRESS, Order, read_json, write_json
-from diff2.federation.processes import Processes
+from diff2.federation.flare import local as here
+from diff2.federation.flare.job import CLASSES, FlareSite, write_job
+from diff2.federation.flare.processes import Processes
+from diff2.federation.server.order import OUTCOME, PROGRESS, Order, read_json, write_json
+from diff2.federation.wire.messages import Message, read, write
 from diff2.privacy import Ledger
 from federated import NAMES, agreement_of, lines, write_sites
 

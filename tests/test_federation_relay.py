@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from diff2.federation import here, relay
 from diff2.federation.faults import BadAnswer, SiteRefused, SitesMissing
-from diff2.federation.messages import Message, read, write
-from diff2.federation.order import OUTCOME, PROGRESS, Order, read_json
-from diff2.federation.policy import read_site_file
-from diff2.federation.relay import LeadingSite, carry_out_through_lead
-from diff2.federation.sealed import CIPHERTEXTS, SEALED, SiteKeys
-from diff2.federation.transport import InProcessTransport
+from diff2.federation.flare import local as here
+from diff2.federation.sealed import relay
+from diff2.federation.sealed.keys import CIPHERTEXTS, SEALED, SiteKeys
+from diff2.federation.sealed.relay import LeadingSite, carry_out_through_lead
+from diff2.federation.server.order import OUTCOME, PROGRESS, Order, read_json
+from diff2.federation.site.policy import read_site_file
+from diff2.federation.wire.messages import Message, read, write
+from diff2.federation.wire.transport import InProcessTransport
 from diff2.privacy import Ledger
 from federated import NAMES, federated_run, write_sites
 from trusted import shared

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 import diff2
 from catalogue import CATALOGUE, SIZES, start_vector
 from diff2.errors import InvalidArgument
-from diff2.federation import sealed
 from diff2.federation.faults import BadAnswer, Refusal, SiteRefused
-from diff2.federation.leading import AddingServer, hand_over
-from diff2.federation.messages import Message, digest, read, write
-from diff2.federation.policy import read_site_file
-from diff2.federation.releases import AskedRelease
-from diff2.federation.requests import OPEN, Asked
-from diff2.federation.sealed import DEGREE, LARGEST, MODULUS, SiteKeys, added
-from diff2.federation.server import close_run
-from diff2.federation.shares import agreed_plan, longest_share, share_scale
-from diff2.federation.site import site_from_file
-from diff2.trust import MOST_SEALED, Trust
+from diff2.federation.own_noise.shares import agreed_plan, longest_share, share_scale
+from diff2.federation.sealed import keys as sealed
+from diff2.federation.sealed.keys import DEGREE, LARGEST, MODULUS, SiteKeys, added
+from diff2.federation.sealed.lead import AddingServer, hand_over
+from diff2.federation.server.run import close_run
+from diff2.federation.site.policy import read_site_file
+from diff2.federation.site.site import site_from_file
+from diff2.federation.wire.messages import Message, digest, read, write
+from diff2.federation.wire.releases import AskedRelease
+from diff2.federation.wire.requests import OPEN, Asked
+from diff2.privacy.trust import MOST_SEALED, Trust
 from federated import (
     ANYTHING,
     NAMES,
@@ -139,7 +139,7 @@ class TestTheSum:
 
     def test_no_draw_of_the_noise_is_longer_than_the_bound(self, keys):
         """FAR is more than 8.58 deviations, the largest that a 53-bit uniform number can give."""
-        from diff2.federation.shares import FAR
+        from diff2.federation.own_noise.shares import FAR
 
         assert math.sqrt(-2 * math.log(2.0**-53)) < 8.58 < FAR
 

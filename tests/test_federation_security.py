@@ -15,24 +15,24 @@ import torch
 
 from canaries import Canaries
 from catalogue import HIDDEN, SIZES
-from diff2.clients import Client
-from diff2.clientwise import ClientSums
+from diff2.cohorts.clients import Client
+from diff2.cohorts.per_client import ClientSums
 from diff2.data.scaling import Encoding, Scaling
 from diff2.federation.faults import SiteRefused
-from diff2.federation.messages import read
-from diff2.federation.order import Order, carry_out
-from diff2.federation.policy import read_site_file
-from diff2.federation.releases import RELEASE, read_release
-from diff2.federation.requests import read_question
-from diff2.federation.shares import computed, weight_of
-from diff2.federation.site import Site, site_from_file
-from diff2.federation.site_records import load_records
-from diff2.federation.transport import InProcessTransport
+from diff2.federation.own_noise.shares import computed, weight_of
+from diff2.federation.server.order import Order, carry_out
+from diff2.federation.site.policy import read_site_file
+from diff2.federation.site.records import load_records
+from diff2.federation.site.site import Site, site_from_file
+from diff2.federation.wire.messages import read
+from diff2.federation.wire.releases import RELEASE, read_release
+from diff2.federation.wire.requests import read_question
+from diff2.federation.wire.transport import InProcessTransport
 from diff2.gradients import build_engine
-from diff2.losses import resolve_loss
-from diff2.population import ALL, Population
+from diff2.models.losses import resolve_loss
 from diff2.privacy import NoiseSource
-from diff2.trust import Trust
+from diff2.privacy.trust import Trust
+from diff2.questions.population import ALL, Population
 from federated import NAMES, agreement_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::diff2.PrivacyLeakWarning", "ignore::diff2.WeakDeltaWarning")
@@ -202,7 +202,7 @@ def test_no_file_holds_records_gradients_or_values_without_noise(name, traffic):
 @pytest.mark.parametrize("name", ["diff2", "diff2, shares"])
 def test_no_file_or_log_of_real_processes_holds_them_either(name, traffic, tmp_path):
     """The seed makes it the same run, with the same gradients; FLARE's kits, jobs and logs are searched as well."""
-    from diff2.federation.here import run_here
+    from diff2.federation.flare.local import run_here
 
     run, sites = traffic(name), write_tables(tmp_path / "sites")
     order = Order(run.agreement, NAMES, tmp_path / "run", timeout=60.0)

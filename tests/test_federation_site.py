@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from catalogue import NO_NOISE, PRIVATE, SIZES, STEP, TorchOptimizer, diff2_with, start_vector
 from diff2 import Batch, Budget
-from diff2.federation.messages import Message, digest, read, write
-from diff2.federation.policy import Policy
-from diff2.federation.requests import ANSWER, CLOSE_RUN, DESCRIBE, OPEN, Asked
-from diff2.federation.site import Site
-from diff2.federation.site_ledger import read_site_ledger
-from diff2.population import ALL
+from diff2.federation.site.ledger import read_site_ledger
+from diff2.federation.site.policy import Policy
+from diff2.federation.site.site import Site
+from diff2.federation.wire.messages import Message, digest, read, write
+from diff2.federation.wire.requests import ANSWER, CLOSE_RUN, DESCRIBE, OPEN, Asked
+from diff2.questions.population import ALL
 from federated import ANYTHING, NAMES, agreement_of, lines, make_site, records_of
 
 RUN = "0123456789abcdef" * 2

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from diff2.federation.here import quiet_flare
-from diff2.federation.kits import ADMIN, provision_here
-from diff2.federation.launch import APPS, CLIENT, read_kit, start_command
-from diff2.federation.processes import Processes
+from diff2.federation.flare.kits import ADMIN, provision_here
+from diff2.federation.flare.launch import APPS, CLIENT, read_kit, start_command
+from diff2.federation.flare.local import quiet_flare
+from diff2.federation.flare.processes import Processes
 
 pytestmark = pytest.mark.filterwarnings("ignore:ssl_context:DeprecationWarning")  # of a library that FLARE uses
 SECRET = "patient 17, 1234.5678"

@@ -13,20 +13,20 @@ import torch
 
 import diff2
 from catalogue import CATALOGUE, NO_NOISE, SAMPLED, SIZES, start_vector
+from diff2.algorithms.fused import fusion_gain
 from diff2.errors import InvalidArgument, LedgerError
-from diff2.estimators.fused import fusion_gain
 from diff2.federation.faults import BadAnswer, SiteRefused
-from diff2.federation.messages import Message, digest, read, write
-from diff2.federation.policy import Policy, read_site_file
-from diff2.federation.releases import AskedRelease
-from diff2.federation.requests import ANSWER, OPEN, Asked
-from diff2.federation.shares import agreed_plan, weight_of
-from diff2.population import ALL, Batch
+from diff2.federation.own_noise.shares import agreed_plan, weight_of
+from diff2.federation.site.policy import Policy, read_site_file
+from diff2.federation.wire.messages import Message, digest, read, write
+from diff2.federation.wire.releases import AskedRelease
+from diff2.federation.wire.requests import ANSWER, OPEN, Asked
 from diff2.privacy import Ledger, ReleaseEntry
 from diff2.privacy.accounting import gdp_epsilon
-from diff2.runfile import read_run_file
-from diff2.runs import train_run_file
-from diff2.trust import Trust
+from diff2.privacy.trust import Trust
+from diff2.questions.population import ALL, Batch
+from diff2.runfile.reader import read_run_file
+from diff2.runfile.run import train_run_file
 from federated import (
     ANYTHING,
     NAMES,

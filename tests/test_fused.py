@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 import diff2
-from diff2.gradients import ColumnsEngine, FeatureCache, FusedEngine, LoopEngine, Records, build_engine, fused
+from diff2.gradients import ColumnsEngine, FeatureCache, FusedEngine, LoopEngine, Records, build_engine
+from diff2.gradients import compiled as fused
 from diff2.gradients.sums import BLOCK, rounding_allowance
-from diff2.losses import cross_entropy, squared
+from diff2.models.losses import cross_entropy, squared
 from helpers import Case, relative_error, start_of, step_from
 from probes import adversaries
 
-kernels = pytest.importorskip("diff2.gradients.fused_kernels")
+kernels = pytest.importorskip("diff2.gradients.kernels")
 TILE = kernels.TILE
 UNIT = torch.finfo(torch.float32).eps / 2
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from diff2.gradients import GhostEngine, LoopEngine, Masks, Records, VmapEngine, build_engine
-from diff2.losses import squared
+from diff2.models.losses import squared
 from helpers import (
     MODELS,
     clipped_sum,

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import vector_to_parameters
 
 from diff2.gradients import FeatureCache, FlatModule, LoopEngine, Records, VmapEngine
-from diff2.losses import squared
+from diff2.models.losses import squared
 from helpers import (
     FAST,
     Case,

@@ -21,7 +21,7 @@ from diff2.gradients import (
     grouped_loss,
 )
 from diff2.gradients.rules import Rule
-from diff2.losses import squared
+from diff2.models.losses import squared
 from helpers import MODELS, Case, clipped_sum, gradient_rows, make_case, relative_error, start_of, step_from
 from test_inspection import FALLBACKS, LOSSES, MIXING, mixing, vectors
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from diff2.errors import GradientFallbackWarning, InvalidArgument, UnsupportedModel
 from diff2.gradients import Masks, build_engine
-from diff2.losses import cross_entropy, squared
+from diff2.models.losses import cross_entropy, squared
 from helpers import Case, clipped_sum, gradient_rows, relative_error, start_of, step_from
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diff2 import Budget, Diff2, GradientDescent, InvalidArgument, plan
-from diff2.planner import best_interval, best_share, cycle_growth, outlook, relative_error
+from diff2.planning.prediction import best_interval, best_share, cycle_growth, outlook, relative_error
 
 # rho, then the noise of DIFF2 in units of DP-GD's in a long run: T = 6, 20, 60, 200 at u = 1.25; the best T at u = 1.25
 # and its noise; the best T and share of restarts, and their noise.

@@ -14,13 +14,13 @@ from torch import nn
 
 import diff2
 from diff2 import Budget, Diff2, DPFedAvg, GradientDescent, RecursiveDiff2
-from diff2.clients import Client
-from diff2.cohort import LocalCohort
+from diff2.cohorts.clients import Client
+from diff2.cohorts.pooled import LocalCohort
 from diff2.gradients import GhostEngine, Records
-from diff2.losses import squared
-from diff2.population import ALL, Batch, Population, part_range
+from diff2.models.losses import squared
 from diff2.privacy import NoiseSource, Spend, epsilon_of, total_epsilon
 from diff2.privacy.composition import by_exposure
+from diff2.questions.population import ALL, Batch, Population, part_range
 from helpers import DELTA, quiet_plan, stub_run
 
 STEP = GradientDescent(0.05)

@@ -26,7 +26,7 @@ from diff2 import (
     Population,
     RecursiveDiff2,
 )
-from diff2.population import Batch
+from diff2.questions.population import Batch
 
 TIGHT = {"budget": Budget(0.1, 1e-5), "accounting": "paper"}
 FEW = {"clients_per_round": 2}

@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 from importlib import resources
 
 import pytest
+from diff2_experiments.findings import summaries
+from diff2_experiments.report_page import dash_array, embedded, page, page_data, write_page
 
-from diff2.experiments.findings import summaries
-from diff2.experiments.report_page import dash_array, embedded, page, page_data, write_page
 from reproductions import METHODS, all_runs, reproduced
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "col"}
@@ -180,7 +180,7 @@ def test_dashes_are_those_of_the_figures():
 
 @pytest.mark.parametrize("name", ASSETS)
 def test_what_the_page_is_made_of_comes_with_the_package(name):
-    assert resources.files("diff2.experiments").joinpath(name).is_file()
+    assert resources.files("diff2_experiments").joinpath(name).is_file()
 
 
 def test_a_browser_draws_the_curves(found, runs, tmp_path):

@@ -16,9 +16,9 @@ from torch import nn
 import diff2
 from catalogue import CATALOGUE, PRIVATE, run
 from diff2 import Budget, Diff2, GradientDescent
-from diff2 import checkpoint as checkpoints
 from diff2.privacy import Ledger
-from diff2.training import checkpoint_path, ledger_path
+from diff2.training import directory as checkpoints
+from diff2.training.loop import checkpoint_path, ledger_path
 
 STEP = GradientDescent(learning_rate=0.1)
 ROUNDS = 25
@@ -63,7 +63,7 @@ def train(directory, *, clients=None, rounds_before_crash=None, resume=False, se
 @pytest.mark.parametrize("every_round", [True, False])
 @pytest.mark.parametrize("options", [{}, {"output": "uniform"}, {"dtype": torch.float64}], ids=str)
 def test_resume_is_byte_identical_and_releases_once(tmp_path, monkeypatch, crash_after, every_round, options):
-    monkeypatch.setattr("diff2.training.CHECKPOINT_SECONDS", -1.0 if every_round else 1e9)
+    monkeypatch.setattr("diff2.training.loop.CHECKPOINT_SECONDS", -1.0 if every_round else 1e9)
     whole = train(tmp_path / "whole", **options)
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "cut", rounds_before_crash=crash_after, **options)
@@ -81,7 +81,7 @@ class Killed(BaseException):
 def test_every_algorithm_resumes_byte_identically_wherever_it_was_killed(name, tmp_path, monkeypatch):
     """Killed again and again between two releases, in the middle of rounds too: the same bytes, each release once."""
     whole = run(name, budget=PRIVATE, directory=tmp_path / "whole")
-    monkeypatch.setattr("diff2.training.CHECKPOINT_SECONDS", -1.0)  # after every round
+    monkeypatch.setattr("diff2.training.loop.CHECKPOINT_SECONDS", -1.0)  # after every round
     every = len(whole.ledger) // 4 + 1
     lines, record = 0, Ledger.record
 
@@ -214,8 +214,8 @@ def test_a_ledger_without_its_checkpoint_is_refused(tmp_path):
 
 SCRIPT = textwrap.dedent(
     """
-    import sys, torch, diff2, diff2.training
-    diff2.training.CHECKPOINT_SECONDS = 0.02
+    import sys, torch, diff2, diff2.training.loop
+    diff2.training.loop.CHECKPOINT_SECONDS = 0.02
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2000, 3, generator=generator)

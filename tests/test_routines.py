@@ -14,9 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diff2._fields import from_table
 from diff2.errors import InvalidArgument
-from diff2.rounds import Estimate
+from diff2.questions.round import Estimate
 from diff2.routines import (
     ROUTINES,
     SCHEDULES,
@@ -29,6 +28,7 @@ from diff2.routines import (
     TorchOptimizer,
     scheduled,
 )
+from diff2.runfile.fields import from_table
 
 ROUNDS, DIMENSION = 9, 5
 EVERY_ROUTINE = {

@@ -11,9 +11,9 @@ import pytest
 import diff2
 from commands import diff2_here, single_line, unframed
 from diff2 import InvalidArgument
-from diff2._fields import convert
-from diff2.estimators import ALGORITHMS
-from diff2.runfile import read_run_file
+from diff2.algorithms import ALGORITHMS
+from diff2.runfile.fields import convert
+from diff2.runfile.reader import read_run_file
 
 VALUES = {
     "rounds": 8, "restart_interval": 4, "batch_size": 20, "batches": 4, "restart_epochs": 1, "local_steps": 2,

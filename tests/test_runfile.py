@@ -9,7 +9,7 @@ import pytest
 
 import diff2
 from diff2 import InvalidArgument
-from diff2.runfile import ROUTINES, read_run_file
+from diff2.runfile.reader import ROUTINES, read_run_file
 
 GOOD = """
 [data]
@@ -92,11 +92,11 @@ def test_infinite_epsilon_can_be_a_word(read, epsilon):
 VALUES = {"rounds": 7, "gain": 0.5, "float": 2.5, "int": 3}
 
 
-@pytest.mark.parametrize("name", sorted(diff2.estimators.ALGORITHMS))
+@pytest.mark.parametrize("name", sorted(diff2.algorithms.ALGORITHMS))
 def test_every_algorithm_can_be_written(read, name):
     """With nothing but the fields that have no default."""
     keys = 'name = "diff2"\nrounds = 2000\nrestart_interval = 20\nclip_gradient = 3.0\nclip_smoothness = 10'
-    cls = diff2.estimators.ALGORITHMS[name]
+    cls = diff2.algorithms.ALGORITHMS[name]
     needed = [field for field in fields(cls) if field.default is MISSING and field.name != "routine"]
     values = {field.name: VALUES.get(field.name, VALUES.get(field.type)) for field in needed}
     lines = "\n".join(f"{key} = {value}" for key, value in values.items())

@@ -8,6 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from diff2_experiments.exponents import Point, fit_exponent
+from diff2_experiments.gradient_norms import measured_rounds
+from diff2_experiments.scaling_law import Experiment, Tuned, read_experiment, scaling_law
+from diff2_experiments.scaling_problems import Problems
+from diff2_experiments.theory import diff2_schedule, dpgd_schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -15,12 +20,7 @@ from typer.testing import CliRunner
 import diff2
 from diff2 import Budget, InvalidArgument, PrivacyLeakWarning, plan
 from diff2.data.synthetic import PROBLEMS, Bounds, draw_problem, geman_mcclure
-from diff2.experiments.exponents import Point, fit_exponent
-from diff2.experiments.gradient_norms import measured_rounds
-from diff2.experiments.scaling_law import Experiment, Tuned, read_experiment, scaling_law
-from diff2.experiments.scaling_problems import Problems
-from diff2.experiments.theory import diff2_schedule, dpgd_schedule
-from diff2.losses import squared
+from diff2.models.losses import squared
 
 LOSSES = {"robust_mean": geman_mcclure, "sigmoid_regression": squared}
 BUDGET = Budget(epsilon=3.0, delta=1e-5)
@@ -87,7 +87,7 @@ def small_covertype(monkeypatch, records=90):
     generator = np.random.default_rng(3)
     inputs = generator.normal(size=(records, 4)).astype(np.float32) * [1, 10, 100, 0]
     table = SimpleNamespace(inputs=inputs.astype(np.float32), targets=generator.integers(0, 7, size=records))
-    monkeypatch.setattr("diff2.experiments.scaling_problems.load_dataset", lambda name, folder: table)
+    monkeypatch.setattr("diff2_experiments.scaling_problems.load_dataset", lambda name, folder: table)
 
 
 def test_softmax_regression_on_a_table_keeps_its_bounds(monkeypatch):
@@ -256,8 +256,7 @@ def test_an_experiment_keeps_the_bound_spends_its_budget_and_goes_on_where_it_wa
 
 def test_the_command_writes_tables_and_a_figure(tmp_path):
     import typer
-
-    from diff2.experiments.scaling_report import report
+    from diff2_experiments.scaling_report import report
 
     file = tmp_path / "small.toml"
     file.write_text(

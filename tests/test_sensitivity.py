@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from diff2.clients import Client
-from diff2.cohort import LocalCohort
+from diff2.cohorts.clients import Client
+from diff2.cohorts.pooled import LocalCohort
 from diff2.gradients import ColumnsEngine, GhostEngine, LoopEngine, Records, VmapEngine
-from diff2.losses import squared
-from diff2.population import Population
+from diff2.models.losses import squared
+from diff2.questions.population import Population
 from helpers import fast_engine, make_case, paper_network, start_of, step_from, with_fast_engines
 from probes import SIZES, adversaries, make_clients, movement, replaced
 

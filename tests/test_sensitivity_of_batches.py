@@ -8,12 +8,12 @@ import math
 import pytest
 import torch
 
-from diff2.clients import Client
-from diff2.cohort import CLIENT_ROUNDING, LocalCohort, clipped
+from diff2.cohorts.clients import Client
+from diff2.cohorts.pooled import CLIENT_ROUNDING, LocalCohort, clipped
 from diff2.gradients import GhostEngine, LoopEngine, Records, build_engine
-from diff2.losses import squared
-from diff2.population import ALL, Batch, Population
+from diff2.models.losses import squared
 from diff2.privacy import NoiseSource
+from diff2.questions.population import ALL, Batch, Population
 from helpers import paper_network, start_of, step_from
 from probes import SIZES, adversaries, make_clients, movement, replaced
 

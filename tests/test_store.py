@@ -8,16 +8,16 @@ import subprocess
 import sys
 
 import pytest
+from diff2_experiments.store import RunStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diff2 import Diff2Error, InvalidArgument
-from diff2.experiments.store import RunStore
 
 WRITER = """
 import sys
 from pathlib import Path
-from diff2.experiments.store import RunStore
+from diff2_experiments.store import RunStore
 store = RunStore(Path(sys.argv[1]))
 for i in range(200):
     store.add({"key": str(i), "writer": sys.argv[2], "values": list(range(300))})

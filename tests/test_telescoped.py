@@ -13,7 +13,7 @@ from torch import nn
 
 from diff2.gradients import FeatureCache, GhostEngine, LoopEngine, Masks, Records, VmapEngine
 from diff2.gradients.column_terms import ColumnTerms
-from diff2.losses import squared
+from diff2.models.losses import squared
 from helpers import (
     FAST,
     MODELS,

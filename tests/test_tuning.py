@@ -12,18 +12,18 @@ from pathlib import Path
 
 import joblib
 import pytest
+from diff2_experiments.grids import read_grids
+from diff2_experiments.ladder import Ladder, Watch
+from diff2_experiments.reproduction import least, reproduce
+from diff2_experiments.store import RunStore
+from diff2_experiments.tuning import Place, _joined
 from hypothesis import given
 from hypothesis import strategies as st
 
 import diff2
 from commands import change, write_folder
 from diff2 import Diff2Error, InvalidArgument, PrivacyLeakWarning
-from diff2.experiments.grids import read_grids
-from diff2.experiments.reproduction import least, reproduce
-from diff2.experiments.store import RunStore
-from diff2.experiments.tuning import Place, _joined
-from diff2.ladder import Ladder, Watch
-from diff2.runfile import read_tune_file
+from diff2.runfile.reader import read_tune_file
 
 ROOT = Path(__file__).parents[1]
 
@@ -78,7 +78,7 @@ train_loss = { gd = 0.1 }
 PROGRAM = """
 import sys, warnings
 from pathlib import Path
-from diff2.experiments.reproduction import reproduce
+from diff2_experiments.reproduction import reproduce
 from diff2.runfile import read_tune_file
 warnings.simplefilter("ignore")
 folder = Path(sys.argv[1])
@@ -276,7 +276,7 @@ def test_jobs_do_not_change_the_runs(folder):
 
 
 def test_a_worker_elsewhere_sends_its_runs_home(folder, monkeypatch):
-    monkeypatch.setattr("diff2.experiments.tuning._joined", lambda place: None)
+    monkeypatch.setattr("diff2_experiments.tuning._joined", lambda place: None)
     found, runs = reproduced(folder, names=["dpgd"])
     assert found.trained == len(runs) == reproduced_count(folder) > 0
 

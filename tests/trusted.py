@@ -5,15 +5,15 @@ from dataclasses import replace
 import torch
 
 from catalogue import SIZES
-from diff2.clientwise import ClientSums
-from diff2.federation.messages import read
-from diff2.federation.requests import ANSWER
-from diff2.federation.shares import agreed_plan, weight_of
-from diff2.federation.transport import InProcessTransport
+from diff2.cohorts.per_client import ClientSums
+from diff2.federation.own_noise.shares import agreed_plan, weight_of
+from diff2.federation.wire.messages import read
+from diff2.federation.wire.requests import ANSWER
+from diff2.federation.wire.transport import InProcessTransport
 from diff2.gradients import build_engine
-from diff2.losses import resolve_loss
-from diff2.population import ALL
-from diff2.trust import Trust
+from diff2.models.losses import resolve_loss
+from diff2.privacy.trust import Trust
+from diff2.questions.population import ALL
 from federated import NAMES, agreement_of, make_sites, quiet_prepare, records_of
 
 

@@ -13,8 +13,20 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from .cohort import Cohort as Cohort
-    from .cohort import LocalCohort as LocalCohort
+    from .algorithms import DPGD as DPGD
+    from .algorithms import DPSGD as DPSGD
+    from .algorithms import DPSRM as DPSRM
+    from .algorithms import GD as GD
+    from .algorithms import SRNSGD as SRNSGD
+    from .algorithms import Algorithm as Algorithm
+    from .algorithms import Diff2 as Diff2
+    from .algorithms import DPFedAvg as DPFedAvg
+    from .algorithms import DPScaffold as DPScaffold
+    from .algorithms import DriftDiff2 as DriftDiff2
+    from .algorithms import FusedDiff2 as FusedDiff2
+    from .algorithms import RecursiveDiff2 as RecursiveDiff2
+    from .cohorts.pooled import Cohort as Cohort
+    from .cohorts.pooled import LocalCohort as LocalCohort
     from .errors import BudgetExceeded as BudgetExceeded
     from .errors import CheckpointError as CheckpointError
     from .errors import Diff2Error as Diff2Error
@@ -25,31 +37,16 @@ if TYPE_CHECKING:
     from .errors import PrivacyLeakWarning as PrivacyLeakWarning
     from .errors import UnsupportedModel as UnsupportedModel
     from .errors import WeakDeltaWarning as WeakDeltaWarning
-    from .estimators import DPGD as DPGD
-    from .estimators import DPSGD as DPSGD
-    from .estimators import DPSRM as DPSRM
-    from .estimators import GD as GD
-    from .estimators import SRNSGD as SRNSGD
-    from .estimators import Algorithm as Algorithm
-    from .estimators import Diff2 as Diff2
-    from .estimators import DPFedAvg as DPFedAvg
-    from .estimators import DPScaffold as DPScaffold
-    from .estimators import DriftDiff2 as DriftDiff2
-    from .estimators import FusedDiff2 as FusedDiff2
-    from .estimators import RecursiveDiff2 as RecursiveDiff2
-    from .models import mlp as mlp
-    from .plans import Plan as Plan
-    from .plans import plan as plan
-    from .population import Batch as Batch
-    from .population import Population as Population
-    from .preparation import prepare as prepare
-    from .preparation import train as train
+    from .models.mlp import mlp as mlp
+    from .planning.plan import Plan as Plan
+    from .planning.plan import plan as plan
     from .privacy import Budget as Budget
     from .privacy import Guarantee as Guarantee
     from .privacy import Ledger as Ledger
-    from .result import TrainResult as TrainResult
-    from .rounds import Estimate as Estimate
-    from .rounds import Round as Round
+    from .questions.population import Batch as Batch
+    from .questions.population import Population as Population
+    from .questions.round import Estimate as Estimate
+    from .questions.round import Round as Round
     from .routines import Adam as Adam
     from .routines import Averaging as Averaging
     from .routines import BVRLocalSGD as BVRLocalSGD
@@ -59,12 +56,15 @@ if TYPE_CHECKING:
     from .routines import NormalizedDescent as NormalizedDescent
     from .routines import Routine as Routine
     from .routines import TorchOptimizer as TorchOptimizer
-    from .training import RoundInfo as RoundInfo
-    from .training import Training as Training
-    from .training import TrainState as TrainState
+    from .training.build import prepare as prepare
+    from .training.build import train as train
+    from .training.loop import RoundInfo as RoundInfo
+    from .training.loop import Training as Training
+    from .training.loop import TrainState as TrainState
+    from .training.result import TrainResult as TrainResult
 
 _HOMES = {
-    "cohort": ["Cohort", "LocalCohort"],
+    "cohorts.pooled": ["Cohort", "LocalCohort"],
     "errors": [
         "BudgetExceeded",
         "CheckpointError",
@@ -77,7 +77,7 @@ _HOMES = {
         "UnsupportedModel",
         "WeakDeltaWarning",
     ],
-    "estimators": [
+    "algorithms": [
         "DPGD",
         "DPSGD",
         "DPSRM",
@@ -91,12 +91,12 @@ _HOMES = {
         "FusedDiff2",
         "RecursiveDiff2",
     ],
-    "models": ["mlp"],
-    "plans": ["Plan", "plan"],
-    "population": ["Batch", "Population"],
-    "preparation": ["prepare", "train"],
+    "models.mlp": ["mlp"],
+    "planning.plan": ["Plan", "plan"],
+    "questions.population": ["Batch", "Population"],
+    "training.build": ["prepare", "train"],
     "privacy": ["Budget", "Guarantee", "Ledger"],
-    "result": ["TrainResult"],
+    "training.result": ["TrainResult"],
     "routines": [
         "Adam",
         "Averaging",
@@ -108,8 +108,8 @@ _HOMES = {
         "Routine",
         "TorchOptimizer",
     ],
-    "rounds": ["Estimate", "Round"],
-    "training": ["RoundInfo", "Training", "TrainState"],
+    "questions.round": ["Estimate", "Round"],
+    "training.loop": ["RoundInfo", "Training", "TrainState"],
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._fields import convert, from_table
-from ..assembly import described, plain
+from ..algorithms import ALGORITHMS, Algorithm
 from ..data import Encoding
 from ..errors import InvalidArgument
-from ..estimators import ALGORITHMS, Algorithm
-from ..models import mlp
-from ..runfile import ModelSettings, PrivacySettings, RunSettings, named
-from ..trust import Trust
+from ..models.mlp import mlp
+from ..privacy.trust import Trust
+from ..runfile.fields import convert, from_table
+from ..runfile.reader import ModelSettings, PrivacySettings, RunSettings, named
+from ..training.assembly import described, plain
 
 FORMAT = 1
 SERVER = Trust()

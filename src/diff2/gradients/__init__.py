@@ -1,11 +1,11 @@
 """Clipped sums of per-record gradients, and of their differences between two iterates."""
 
+from .choose import Engine, build_engine
 from .columns import ColumnsEngine, Evaluation
+from .compiled import FusedEngine
 from .flat import FlatModule
-from .fused import FusedEngine
 from .ghost import GhostEngine
 from .groups import Grouped, grouped_loss, row_by_row
-from .inspection import Engine, build_engine
 from .per_record import LoopEngine, VmapEngine
 from .records import FeatureCache, Records
 from .stochastic import Masks

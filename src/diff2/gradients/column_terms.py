@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .._types import Vector
-from ..losses import squared
+from ..models.losses import squared
 from .network import Layer, Network, Pass, Stack
 from .records import Records, inner_factors
 from .rules import CANCELLATION, SLACK

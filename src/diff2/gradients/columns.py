@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .._types import Loss, Vector
-from ..losses import cross_entropy
+from ..models.losses import cross_entropy
 from .column_terms import ColumnTerms, Fixed
 from .flat import FlatModule
 from .network import Network

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from .._types import Loss
-from ..losses import cross_entropy, squared
+from ..models.losses import cross_entropy, squared
 from .activations import Activation, activation_rule
 from .flat import FlatModule
 from .sums import Columns

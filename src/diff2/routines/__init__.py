@@ -3,12 +3,12 @@
 from .adam import Adam
 from .averaging import Averaging
 from .base import PostProcessing, Routine
-from .bvr_local_sgd import BVRLocalSGD
-from .gradient_descent import GradientDescent
+from .bvr import BVRLocalSGD
+from .descent import GradientDescent
 from .momentum import Momentum
 from .nesterov import Nesterov
 from .normalized import NormalizedDescent
-from .schedules import SCHEDULES, scheduled
+from .schedule import SCHEDULES, scheduled
 from .torch_optim import TorchOptimizer
 
 ROUTINES: dict[str, type] = {

@@ -26,10 +26,10 @@ import torch
 from .._types import Vector
 from .._validate import positive
 from ..errors import InvalidArgument
-from ..rounds import Estimate, Round
+from ..questions.round import Estimate, Round
 from ._shares import share
 from .base import PostProcessing
-from .schedules import check_schedule, scheduled
+from .schedule import check_schedule, scheduled
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ import torch
 
 from .._types import Vector
 from ..errors import InvalidArgument
-from ..population import Population
-from ..rounds import Estimate, Planned, Round
+from ..questions.population import Population
+from ..questions.round import Estimate, Planned, Round
 from ._shares import share
 from .base import Routine
 

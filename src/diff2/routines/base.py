@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from .._types import Vector
-from ..population import Population
-from ..rounds import Estimate, Planned, Round
+from ..questions.population import Population
+from ..questions.round import Estimate, Planned, Round
 
 
 class Routine(Protocol):

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import torch
 
 from .._types import Vector
-from ..rounds import Estimate, Round
+from ..questions.round import Estimate, Round
 from ._shares import share
 from .base import PostProcessing
-from .schedules import check_schedule, scheduled
+from .schedule import check_schedule, scheduled
 
 
 @dataclass(frozen=True)

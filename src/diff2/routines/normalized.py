@@ -19,9 +19,9 @@ import torch
 
 from .._types import Vector
 from .._validate import positive
-from ..rounds import Estimate, Round
+from ..questions.round import Estimate, Round
 from .base import PostProcessing
-from .schedules import check_schedule, scheduled
+from .schedule import check_schedule, scheduled
 
 
 @dataclass(frozen=True)

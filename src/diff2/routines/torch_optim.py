@@ -22,9 +22,9 @@ from torch.optim import Optimizer
 from .._types import Vector
 from .._validate import nearest, one_of
 from ..errors import InvalidArgument
-from ..rounds import Estimate, Round
+from ..questions.round import Estimate, Round
 from .base import PostProcessing
-from .schedules import SCHEDULES, scheduled
+from .schedule import SCHEDULES, scheduled
 
 KNOWN = (
     "Adam",

@@ -1,0 +1,155 @@
+"""What the command line prints, and how it ends.
+
+Results go to standard output, everything else (progress, warnings, errors) to standard error. With ``--json``, standard
+output holds exactly one JSON document.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import BudgetExceeded, Diff2Error, GradientFallbackWarning, PrivacyLeakWarning, WeakDeltaWarning
+
+FAILED, BUDGET, INTERRUPTED = 1, 3, 130
+
+
+@contextmanager
+def ending(advice: str = "") -> Iterator[None]:
+    """Turn what goes wrong into one line on standard error and the exit status of the command."""
+    with _readable_warnings():
+        try:
+            yield
+        except BudgetExceeded as error:
+            _say("privacy budget", error)
+            raise typer.Exit(BUDGET) from None
+        except (Diff2Error, OSError) as error:
+            _say("error", error)
+            raise typer.Exit(FAILED) from None
+        except KeyboardInterrupt:
+            _say("interrupted", advice or "nothing was written")
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def emit_json(document: Mapping[str, Any]) -> None:
+    """Print one JSON document; infinities become words, for JSON has none."""
+    sys.stdout.write(json.dumps(_plain(document), indent=2, allow_nan=False) + "\n")
+
+
+def command(*words: object) -> str:
+    """Return a command line that can be pasted into a shell."""
+    return shlex.join(str(word) for word in words)
+
+
+def show_facts(title: str, facts: Mapping[str, str]) -> None:
+    """Print a table of two columns."""
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(name, Text(value))
+    _out().print(table)
+
+
+def show_rows(title: str, rows: Sequence[Sequence[str]], header: Sequence[str], *, width: int | None = None) -> None:
+    """Print a table of figures; the first column is text, the others stand to the right.
+
+    Args:
+        width: in characters, where standard output is not a terminal.
+    """
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="cyan")
+    for i, name in enumerate(header):
+        table.add_column(name, justify="right" if i else "left", no_wrap=i == 0 and width is not None, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    _out(width).print(table)
+
+
+def show_guarantee(sentence: str) -> None:
+    """Print the sentence a privacy officer can sign; in a frame that says so where it is not private."""
+    style = "yellow" if sentence.startswith("NOT PRIVATE") else "green"
+    _out().print(Panel(Text(sentence), title="guarantee", title_align="left", border_style=style))
+
+
+def show_line(text: str, style: str = "", *, wrap: bool = False) -> None:
+    """Print a line as it is, or wrapped between words."""
+    _out().print(Text(text, style=style), soft_wrap=not wrap)
+
+
+@contextmanager
+def counting_bar(label: str, *, show: bool | None) -> Iterator[Callable[[int, int], None]]:
+    """Yield a reporter of (done, all) with the time left; ``show=None`` shows the bar where stderr is a terminal."""
+    if not (sys.stderr.isatty() if show is None else show):
+        yield lambda done, total: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("runs, time left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def upward(epsilon: float) -> str:
+    """Return an epsilon with four decimals, never smaller than it is.
+
+    >>> upward(0.99991), upward(math.inf)
+    ('1', 'inf')
+    """
+    return f"{math.ceil(epsilon * 1e4 - 1e-6) / 1e4:.10g}" if math.isfinite(epsilon) else "inf"
+
+
+@contextmanager
+def _readable_warnings() -> Iterator[None]:
+    """Print each of our warnings once, as a line, without the place in the code."""
+    seen: set[str] = set()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in seen:
+            seen.add(str(message))
+            _say("warning", message)
+
+    with warnings.catch_warnings():
+        for category in (PrivacyLeakWarning, WeakDeltaWarning, GradientFallbackWarning):
+            warnings.simplefilter("always", category)
+        warnings.showwarning = show
+        yield
+
+
+def _say(kind: str, message: object) -> None:
+    print(f"{kind}: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+
+
+def _out(width: int | None = None) -> Console:
+    # Made anew each time, for standard output may have been replaced since.
+    return Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else width)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,129 @@
+"""Training that the server does not see: one of the sites leads, the server passes messages on and adds ciphertexts.
+
+The lead runs the same loop, ledger and checkpoint as a server would. Its questions go to all sites, itself included,
+through the server and sealed; each site checks them as it would check a server's, adds its noise, and encrypts. The
+server adds, and the lead alone is sent the sum. Every site has the secret to decrypt it; no site is sent the answer of
+another. One loop at one site, not the same loop at each: the last bits of a norm differ from one processor to the next,
+and models that must agree bit for bit would part.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from ..._types import Vector
+from ...privacy import NoiseSource
+from ...questions.population import Population
+from ...training.loop import Training
+from ..faults import BadAnswer
+from ..own_noise.cohort import NoisyCohort
+from ..own_noise.shares import ShareScale, asked_sites, longest_share
+from ..server.cohort import Exchange, answers
+from ..wire.messages import Message, digest, read, write
+from ..wire.releases import AskedRelease
+from ..wire.requests import as_array
+from ..wire.transport import Replies, Transport
+from .keys import CIPHERTEXTS, LARGEST, MODEL, TAKEN, TOTAL, SiteKeys, added
+
+
+class Adder(Transport, Protocol):
+    """What the lead needs of the server: a transport that can also add."""
+
+    def total(self, payload: bytes, sites: Sequence[str], timeout: float) -> bytes:
+        """Hand sealed bytes to these sites, add the ciphertexts they answer, and return the sum as a message."""
+        ...
+
+
+class AddingServer:
+    """The server of a sealed run. It has no key, and no part in the arithmetic but sums of ciphertexts.
+
+    It is trusted with one thing: to hand out sums over all the sites that a site has answered for, and no others. (The
+    lead could decrypt the answer of a single site, if it were given it.)
+    """
+
+    def __init__(self, transport: Transport):
+        self._transport = transport
+
+    def members(self) -> list[str]:
+        return self._transport.members()
+
+    def broadcast(self, payload: bytes, sites: Iterable[str], timeout: float) -> Replies:
+        return self._transport.broadcast(payload, sites, timeout)
+
+    def call(self, site: str, payload: bytes, timeout: float) -> Replies:
+        return self._transport.call(site, payload, timeout)
+
+    def total(self, payload: bytes, sites: Sequence[str], timeout: float) -> bytes:
+        messages = answers(self._transport.broadcast(payload, sites, timeout), sites, timeout)
+        request = digest(payload)
+        for site in sites:
+            if messages[site].kind != CIPHERTEXTS or messages[site].fields.get("request") != request:
+                raise BadAnswer(f"site {site!r} answered another question than the sealed one it was sent")
+            if messages[site].fields.get("together") != list(sites):
+                raise BadAnswer(
+                    f"site {site!r} answered for a sum over {messages[site].fields.get('together')}, asked for is one "
+                    f"over {list(sites)}; the sum of fewer would have less noise, and is not made"
+                )
+        arrays = added([messages[site].arrays for site in sites])
+        return write(Message(TOTAL, {"request": request, "sites": list(sites)}, arrays))
+
+
+class SealedCohort(NoisyCohort):
+    """Sites whose answers are encrypted, asked by one of them."""
+
+    def __init__(
+        self,
+        adder: Adder,
+        sites: Sequence[str],
+        population: Population,
+        run: str,
+        *,
+        keys: SiteKeys,
+        honest: int,
+        dtype: torch.dtype,
+        source: NoiseSource,
+        timeout: float,
+        watch: Callable[[Exchange], None] = lambda exchange: None,
+    ):
+        """As :class:`NoisyCohort`; ``keys``: what the sites share."""
+        super().__init__(
+            adder, sites, population, run, honest=honest, dtype=dtype, source=source, timeout=timeout, watch=watch
+        )
+        self._adder = adder
+        self._keys = keys
+
+    def release(self, asked: AskedRelease, scale: ShareScale) -> np.ndarray:
+        population, round = self._population, asked.round
+        population.check(asked.batch)
+        clients = asked_sites(population, asked.batch, round)
+        sites = [self._sites[p] for p in clients]
+        longest = sum(longest_share(population, p, asked, self._dtype, scale, LARGEST) for p in clients)
+        inner = write(asked.message())
+        payload = self._keys.seal(inner)
+        began = time.perf_counter()
+        reply = self._adder.total(payload, sites, self._timeout)
+        message = read(reply)
+        if message.kind != TOTAL or message.fields.get("request") != digest(payload):
+            raise BadAnswer("the server sent the sum of another question")
+        steps = self._keys.decrypt(message.arrays, asked.parts[0][1].params.numel(), digest(inner), sites)
+        if float(np.linalg.norm(steps.astype(np.float64))) > longest:
+            raise BadAnswer(
+                f"the sum of the sites' answers to the {asked.purpose} of round {round} is longer than clipping and "
+                "noise allow; nothing was released. Find out what runs at the sites"
+            )
+        seconds = time.perf_counter() - began
+        self._watch(Exchange(round, tuple(sites), seconds, len(payload) * len(sites), len(reply)))
+        return steps
+
+
+def hand_over(training: Training, params: Vector, adder: Transport, keys: SiteKeys, timeout: float) -> list[str]:
+    """Send the trained model, sealed, to all sites; return those that could not be told."""
+    sites, run = training.settings["sites"], training.settings["run"]
+    payload = keys.seal(write(Message(MODEL, {"run": run}, {"params": as_array(params)})))
+    replies = adder.broadcast(payload, sites, timeout)
+    return [site for site in sites if site not in replies.answers or read(replies.answers[site]).kind != TAKEN]

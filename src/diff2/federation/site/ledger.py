@@ -1,0 +1,204 @@
+"""A site's own ledger: every run it agreed to, every question it answered, every one it refused. Append-only.
+
+It is the site's memory across restarts: a question that was answered is answered with the same bytes again, and with
+no others. Lines are in the file before the answer leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..._locks import only_one
+from ...errors import LedgerError
+from ...privacy.accounting import gdp_epsilon
+from ...privacy.composition import FULL, Spend, total_epsilon
+
+FORMAT = 1
+PATIENCE = 30.0  # seconds to wait for another process of the site
+KINDS = ("site", "run", "answer", "refusal", "end")
+Label = tuple[int, str, int]  # round, kind of the question, step
+
+
+class RunLine(NamedTuple):
+    """A run this site agreed to."""
+
+    run: str
+    agreement: str  # SHA-256
+    algorithm: str
+    epsilon: float
+    delta: float
+    sites: tuple[str, ...]
+    sizes: tuple[int, ...]
+    records: str  # a keyed hash of the records, which says nothing without the key
+    limit: float = 0.0  # where noise is chosen on the way: the GDP parameter it is held to, against the server
+
+
+class AnswerLine(NamedTuple):
+    """A question that was answered."""
+
+    run: str
+    round: int
+    question: str
+    step: int
+    radius: float
+    request: str  # SHA-256 of the whole request
+    answer: str  # and of the answer
+    noise_std: float = 0.0  # of the noise that this site added itself; 0: it is the server that adds it
+    multiplier: float = 0.0  # noise deviation / sensitivity of the release, from all sites that are counted on
+    own_multiplier: float = 0.0  # the same of this answer by itself, for a record of this site
+    sampling: str = FULL
+    rate: float = 1.0
+    members: tuple[int, ...] | None = None  # parts of the records that the answer is about; None: all
+
+    @property
+    def label(self) -> Label:
+        return self.round, self.question, self.step
+
+
+class SiteLedger:
+    """The lines of one site, in memory and in ``path``."""
+
+    def __init__(self, path: Path, site: str):
+        """Open the ledger, or start it. A last line cut off by a crash was never answered, and is dropped."""
+        self.path = path
+        self.site = site
+        self._forget()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            self._read()
+            if not self._size:
+                self._write({"kind": "site", "format": FORMAT, "site": site})
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Let nobody else write; know what others, say the site's process of an earlier job, have written since."""
+        with self._locked():
+            if self.path.stat().st_size != self._size:
+                self._forget()
+                self._read()
+            yield
+
+    def _locked(self) -> AbstractContextManager[None]:
+        return only_one(self.path.with_name("lock"), f"the ledger {self.path}", patience=PATIENCE)
+
+    def _forget(self) -> None:
+        self.refusals: list[str] = []  # reasons, in order
+        self.runs: dict[str, RunLine] = {}
+        self.ended: set[str] = set()
+        self._answers: dict[str, dict[Label, AnswerLine]] = {}
+        self._size = 0  # bytes of the file that are known
+
+    @property
+    def epsilon(self) -> float:
+        """The sum of the epsilons of all runs that were agreed to, finished or not."""
+        return math.fsum(run.epsilon for run in self.runs.values())
+
+    @property
+    def delta(self) -> float:
+        return math.fsum(run.delta for run in self.runs.values())
+
+    def epsilon_against_server(self, run: str) -> float:
+        """Return what the answers in a run cost against whoever sees each of them; infinity without own noise."""
+        line, given = self.runs[run], self.answers(run)
+        if any(answer.noise_std == 0 for answer in given):
+            return math.inf
+        spends = [Spend(answer.own_multiplier, answer.sampling, answer.rate, answer.members) for answer in given]
+        spent = total_epsilon(spends, line.delta)
+        return max(spent, gdp_epsilon(line.limit, line.delta)) if line.limit > 0 and given else spent
+
+    def answers(self, run: str) -> list[AnswerLine]:
+        """Return what was answered in a run."""
+        return list(self._answers.get(run, {}).values())
+
+    def answered(self, run: str, label: Label) -> AnswerLine | None:
+        """Return what was answered to the question with this label, if it was."""
+        return self._answers.get(run, {}).get(label)
+
+    def count(self, run: str) -> int:
+        """Return how many questions of a run were answered."""
+        return len(self._answers.get(run, {}))
+
+    def agree(self, line: RunLine) -> None:
+        """Write down a run."""
+        self._write({"kind": "run", **_plain(line)})
+        self.runs[line.run] = line
+
+    def record(self, line: AnswerLine) -> None:
+        """Write down an answer, before it leaves."""
+        self._write({"kind": "answer", **_plain(line)})
+        self._answers.setdefault(line.run, {})[line.label] = line
+
+    def refuse(self, run: str, reason: str) -> None:
+        """Write down a refusal."""
+        self._write({"kind": "refusal", "run": run, "reason": reason})
+        self.refusals.append(reason)
+
+    def end(self, run: str) -> None:
+        """Write down that a run is complete: no question of it is answered any more."""
+        if run not in self.ended:
+            self._write({"kind": "end", "run": run, "answers": self.count(run)})
+            self.ended.add(run)
+
+    def _read(self) -> None:
+        data = self.path.read_bytes() if self.path.exists() else b""
+        *lines, rest = data.split(b"\n")
+        self._size = len(data) - len(rest)
+        if rest:
+            os.truncate(self.path, self._size)
+        for number, text in enumerate(lines, start=1):
+            try:
+                fields = json.loads(text)
+                kind = fields.pop("kind")
+                if kind not in KINDS or (kind == "site") != (number == 1):
+                    raise ValueError(kind)
+                self._take(kind, fields)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise LedgerError(
+                    f"{self.path}, line {number}: not a line of this site's ledger ({error!r}); restore it from a copy"
+                ) from None
+
+    def _take(self, kind: str, fields: dict[str, Any]) -> None:
+        if kind == "site" and (fields["format"], fields["site"]) != (FORMAT, self.site):
+            raise ValueError(f"it belongs to site {fields['site']!r}")
+        if kind == "run":
+            numbers = {name: float(fields[name]) for name in ("epsilon", "delta", "limit")}
+            line = RunLine(**{**fields, **numbers, "sites": tuple(fields["sites"]), "sizes": tuple(fields["sizes"])})
+            self.runs[line.run] = line
+        if kind == "answer":
+            parts = fields["members"]
+            members = None if parts is None else tuple(parts)
+            answer = AnswerLine(**{**fields, "radius": float(fields["radius"]), "members": members})
+            self._answers.setdefault(answer.run, {})[answer.label] = answer
+        if kind == "refusal":
+            self.refusals.append(str(fields["reason"]))
+        if kind == "end":
+            self.ended.add(fields["run"])
+
+    def _write(self, line: dict[str, Any]) -> None:
+        text = (json.dumps(line, allow_nan=False) + "\n").encode()
+        with open(self.path, "ab") as file:
+            file.write(text)
+        self._size += len(text)
+
+
+def read_site_ledger(path: Path) -> SiteLedger:
+    """Return the ledger in a file, whosever it is, to look at."""
+    try:
+        with open(path, "rb") as file:
+            site = json.loads(file.readline())["site"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise LedgerError(f"{path}, line 1: this is not a site's ledger ({error!r})") from None
+    return SiteLedger(path, site)
+
+
+def _plain(line: NamedTuple) -> dict[str, Any]:
+    return {
+        name: repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in line._asdict().items()
+    }

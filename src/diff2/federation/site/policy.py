@@ -1,0 +1,182 @@
+"""What stays at a site: ``site.toml`` says where its records are and what it agrees to.
+
+.. code-block:: toml
+
+    [data]
+    file = "north.csv"          # CSV, CSV.gz, Parquet, or .npz with arrays inputs and targets
+    [data.columns]              # where a column has another name here: agreed name = name here
+    age = "AGE_YEARS"
+    [policy]
+    epsilon = 3.0               # over all runs together
+    algorithms = ["diff2"]
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..._validate import at_least, nearest, one_of, positive
+from ...algorithms import ALGORITHMS
+from ...errors import InvalidArgument
+from ...runfile.fields import from_table
+from ..agreement import Agreement
+from ..faults import Refusal
+
+TABLES = ("site", "data", "policy")
+MODELS = ("mlp",)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """``[policy]``: what a site agrees to, whatever the server asks.
+
+    Args:
+        epsilon: largest sum of the epsilons of all runs it takes part in; inf allows runs that are not private.
+        delta: largest sum of their deltas.
+        smallest_size: takes part only with at least so many records.
+        algorithms: allowed ones; by default all.
+        models: allowed ones.
+        told_size: trains on the first so many records, and tells this number instead of how many there are.
+        require_own_noise: takes part only where the sites add the noise themselves.
+        require_secure_aggregation: takes part only where the server sees ciphertexts and nothing else.
+    """
+
+    epsilon: float
+    delta: float = 1e-5
+    smallest_size: int = 1
+    algorithms: tuple[str, ...] = tuple(ALGORITHMS)
+    models: tuple[str, ...] = MODELS
+    told_size: int | None = None
+    require_own_noise: bool = False
+    require_secure_aggregation: bool = False
+
+    def __post_init__(self) -> None:
+        positive("epsilon", self.epsilon, infinite=True)
+        positive("delta", self.delta)
+        at_least("smallest_size", self.smallest_size, 1)
+        for name in self.algorithms:
+            one_of("algorithms", name, ALGORITHMS)
+        for name in self.models:
+            one_of("models", name, MODELS)
+        if self.told_size is not None:
+            at_least("told_size", self.told_size, self.smallest_size)
+
+    def check(self, agreement: Agreement) -> None:
+        """Refuse an agreement that this site does not allow."""
+        name = agreement.algorithm.name
+        if name not in self.algorithms:
+            raise Refusal(f"the policy of this site does not allow the algorithm {name!r}")
+        if "mlp" not in self.models:
+            raise Refusal("the policy of this site does not allow the model 'mlp'")
+        if self.require_own_noise and agreement.trust.noise != "sites":
+            raise Refusal("the policy of this site demands that sites add the noise themselves: trust = 'sites'")
+        if self.require_secure_aggregation and not agreement.trust.sealed:
+            raise Refusal("the policy of this site demands secure_aggregation = 'tenseal'")
+        if self.epsilon == float("inf"):
+            return
+        if agreement.run.seed is not None:
+            raise Refusal("the run is seeded, hence not private, and the policy of this site allows private runs only")
+        if agreement.privacy.epsilon > self.epsilon or agreement.privacy.delta > self.delta:
+            raise Refusal(
+                f"the run costs epsilon={agreement.privacy.epsilon:g} at delta={agreement.privacy.delta:g}; the policy "
+                f"of this site allows epsilon={self.epsilon:g} at delta={self.delta:g} in total"
+            )
+
+    def check_total(self, agreement: Agreement, epsilon: float, delta: float) -> None:
+        """Refuse a further run where earlier ones have cost ``epsilon`` and ``delta``."""
+        self.check(agreement)
+        new = epsilon + agreement.privacy.epsilon
+        if new > self.epsilon or (self.epsilon < float("inf") and delta + agreement.privacy.delta > self.delta):
+            raise Refusal(
+                f"with this run the site would have agreed to epsilon={new:g} and delta="
+                f"{delta + agreement.privacy.delta:g} in total; its policy allows epsilon={self.epsilon:g} and "
+                f"delta={self.delta:g}"
+            )
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """``[data]``: where the records are. Exactly one of ``file`` and ``entry_point``.
+
+    Args:
+        file: a CSV, CSV.gz or Parquet table, or an .npz with arrays ``inputs``, ``targets`` and, where owners are
+            protected, ``groups``; relative to site.toml.
+        entry_point: ``"module:function"``, which returns a table or (inputs, targets) or (inputs, targets, groups).
+        columns: agreed name = name here.
+    """
+
+    file: str | None = None
+    entry_point: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.file is None) == (self.entry_point is None):
+            raise InvalidArgument("expected either file = '...' or entry_point = 'module:function'")
+        if self.entry_point is not None and self.entry_point.count(":") != 1:
+            raise InvalidArgument(f"expected entry_point = 'module:function', got {self.entry_point!r}")
+
+
+@dataclass(frozen=True)
+class SitePlace:
+    """``[site]``: where the site keeps its ledger and the keys of unfinished runs; relative to site.toml.
+
+    Args:
+        keys: the file of secrets that all sites share, for ``secure_aggregation``.
+    """
+
+    directory: str = "diff2-site"
+    keys: str | None = None
+
+
+@dataclass(frozen=True)
+class SiteFile:
+    """A site.toml, read and checked."""
+
+    path: Path
+    data: SiteData
+    policy: Policy
+    place: SitePlace
+
+    @property
+    def directory(self) -> Path:
+        return self.path.parent / self.place.directory
+
+    @property
+    def keys(self) -> Path | None:
+        return None if self.place.keys is None else self.path.parent / self.place.keys
+
+
+def read_site_file(path: str | os.PathLike[str]) -> SiteFile:
+    """Read a site.toml; no record is opened."""
+    source = Path(path)
+    try:
+        content = tomllib.loads(source.read_text(encoding="utf-8"))
+        for name, table in content.items():
+            if name not in TABLES:
+                raise InvalidArgument(f"unknown table {name!r}{nearest(name, TABLES)} (known: {', '.join(TABLES)})")
+            if not isinstance(table, dict):
+                raise InvalidArgument(f"expected [{name}] to be a table, got {name} = {table!r}")
+        return SiteFile(
+            source,
+            from_table(SiteData, "data", _required(content, "data")),
+            from_table(Policy, "policy", _required(content, "policy")),
+            from_table(SitePlace, "site", content.get("site", {})),
+        )
+    except FileNotFoundError:
+        raise InvalidArgument(f"no site file at {source}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{source} is not a TOML file: {error}") from None
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{source}: {error}") from None
+
+
+def _required(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    if name not in content:
+        raise InvalidArgument(f"the table [{name}] is missing")
+    table: Mapping[str, Any] = content[name]
+    return table

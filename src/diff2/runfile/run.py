@@ -1,0 +1,168 @@
+"""A run from a run file: read the tables, train, and leave a directory that says everything about the model."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..data import EncodedClients, Encoding, load_clients
+from ..errors import CheckpointError, InvalidArgument
+from ..models.mlp import mlp
+from ..planning.plan import Opening, plan
+from ..training.build import train
+from ..training.result import TrainResult
+from .reader import AT_SITES, RunFile
+from .scaling import scale_privately
+
+if TYPE_CHECKING:
+    import pandas
+
+FILES = ("model.pt", "ledger.jsonl", "result.json", "history.csv", "checkpoint.pt")
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A trained model, where it is, and what its files say."""
+
+    result: TrainResult
+    directory: Path
+    document: dict[str, Any]  # what result.json holds
+
+
+def train_run_file(
+    run: RunFile,
+    directory: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    seed: int | None = None,
+    progress: bool | None = None,
+) -> FinishedRun:
+    """Train what the run file describes and write model, ledger, result, history and checkpoint to ``directory``.
+
+    Args:
+        resume: go on with a run that was killed; without it a directory that holds anything is refused.
+        seed: instead of the file's ``seed``; the run is then *not private*.
+        progress: show a bar; by default where standard error is a terminal.
+    """
+    target = Path(directory)
+    require_free(target, resume)
+    if run.data is None:
+        raise InvalidArgument(f"{run.path}: the table [data] is missing")
+    if getattr(run.data, "file", None) == AT_SITES:
+        raise InvalidArgument(f"{run.path}: [data] names no tables, they are at the sites; use 'diff2 federate'")
+    if run.federation is not None and run.federation.trust == "sites":
+        raise InvalidArgument(f"{run.path}: trust='sites' needs sites that add noise; use 'diff2 federate simulate'")
+    tables, settings = load_clients(run.data, strict=run.privacy.strict, pending=True), run.run
+    seed = settings.seed if seed is None else seed
+    tables, opening = _scaled(run, tables, seed, target)
+    encoding = tables.encoding
+    model = mlp(len(encoding.inputs), encoding.outputs, **asdict(run.model))
+    result = train(
+        model,
+        encoding.loss,
+        tables.clients,
+        run.algorithm,
+        run.privacy.budget,
+        seed=seed,
+        output=settings.output,
+        weighting=settings.weighting,
+        accounting=run.privacy.accounting,
+        unit=run.privacy.unit,
+        groups=tables.groups,
+        clients_per_round=settings.clients_per_round,
+        client_order=settings.client_order,
+        dtype=getattr(torch, settings.dtype),
+        metrics_every=settings.metrics_every,
+        holdout=None if settings.metrics_every is None else tables.holdout,
+        directory=target,
+        resume=resume,
+        leaks=tables.leaks,
+        strict=run.privacy.strict,
+        by_client=run.federation is not None,  # then the same bytes as at the sites, under one seed
+        progress=progress,
+        opening=opening,
+    )
+    result.save(target)
+    document = _document(run, tables, result)
+    (target / "result.json").write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    return FinishedRun(result, target, document)
+
+
+class SavedModel(NamedTuple):
+    """A trained model, and the encoding that its inputs and outputs need."""
+
+    model: nn.Module
+    encoding: Encoding
+
+    def predict(self, frame: pandas.DataFrame) -> np.ndarray:
+        """Return a prediction for each row, in the unit of the target or as a class label."""
+        dtype = next(self.model.parameters()).dtype
+        with torch.no_grad():
+            outputs = self.model(torch.as_tensor(self.encoding.encode_inputs(frame), dtype=dtype))
+        return self.encoding.decode(outputs.numpy())
+
+
+def load_model(directory: str | os.PathLike[str]) -> SavedModel:
+    """Return what ``diff2 train`` left in a directory, ready to predict."""
+    folder = Path(directory)
+    try:
+        document = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        encoding, shape = Encoding.from_json(document["encoding"]), document["model"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidArgument(f"{folder / 'result.json'} was not written by 'diff2 train' ({error!r})") from None
+    model = mlp(len(encoding.inputs), encoding.outputs, hidden=shape["hidden"], activation=shape["activation"])
+    model.to(getattr(torch, shape["dtype"]))
+    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
+    return SavedModel(model, encoding)
+
+
+def require_free(target: Path, resume: bool) -> None:
+    """Refuse to begin a run in a directory that holds anything."""
+    if target.exists() and not target.is_dir():
+        raise InvalidArgument(f"{target} is a file; give a directory for the run")
+    if not resume and target.is_dir() and any(target.iterdir()):
+        raise CheckpointError(
+            f"{target} is not empty: go on with the run in it by --resume, or choose another directory"
+        )
+
+
+def _scaled(
+    run: RunFile, tables: EncodedClients, seed: int | None, target: Path
+) -> tuple[EncodedClients, Opening | None]:
+    """Scale by a private release where the run file asks for it; everything else is checked first."""
+    if tables.pending is None:
+        return tables, None
+    noise_plan = plan(
+        run.algorithm,
+        run.privacy.budget,
+        [len(inputs) for inputs, _ in tables.clients],
+        weighting=run.run.weighting,
+        accounting=run.privacy.accounting,
+        unit=run.privacy.unit,
+        clients_per_round=run.run.clients_per_round,
+        client_order=run.run.client_order,
+        opening_share=tables.pending.share,
+    )
+    return scale_privately(tables, noise_plan, seed=seed, directory=target)
+
+
+def _document(run: RunFile, tables: EncodedClients, result: TrainResult) -> dict[str, Any]:
+    """Say what was trained on what, and how to use it."""
+    sizes = result.plan.client_sizes
+    model = {"kind": "mlp", "inputs": len(tables.encoding.inputs), "outputs": tables.encoding.outputs}
+    return {
+        **result.summary(),
+        "clients": [{"name": name, "records": size} for name, size in zip(tables.names, sizes, strict=True)],
+        "held_out": 0 if tables.holdout is None else len(tables.holdout[0]),
+        "loss": tables.encoding.loss,
+        "output": run.run.output,
+        "model": {**model, **asdict(run.model), "dtype": run.run.dtype},
+        "encoding": tables.encoding.to_json(),
+    }
