@@ -32,33 +32,12 @@ from typing import NamedTuple
 
 from .._validate import at_least, one_of
 from ..errors import InvalidArgument
-from ..privacy.composition import FIXED, FULL, POISSON
-from ..privacy.mechanism import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from ..privacy.release import ADD_OR_REMOVE_ONE, FIXED, FULL, POISSON, REPLACE_ONE
+from .question import ALL, Batch
 
 WEIGHTINGS = ("clients", "records")
 UNITS = ("record", "owner", "client")
 CLIENT_ORDERS = ("round_robin", "random")
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Which records a question is about. At most one of ``size``, ``rate`` and ``part``; none of them: all records.
-
-    Args:
-        clients: these clients alone; None: whoever takes part in the round.
-        size: so many records, drawn without replacement: of the one client in ``clients``, or of all together, in
-            proportion to their sizes.
-        rate: every record with this probability, independently (Poisson).
-        part: (j, M): the j-th of M fixed parts into which every client's records are divided, j from 0.
-    """
-
-    clients: tuple[int, ...] | None = None
-    size: int | None = None
-    rate: float | None = None
-    part: tuple[int, int] | None = None
-
-
-ALL = Batch()
 
 
 class Exposure(NamedTuple):
