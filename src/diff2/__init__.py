@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from .algorithms import ALGORITHMS as ALGORITHMS
     from .algorithms import DPGD as DPGD
     from .algorithms import DPSGD as DPSGD
     from .algorithms import DPSRM as DPSRM
@@ -22,11 +23,8 @@ if TYPE_CHECKING:
     from .algorithms import Diff2 as Diff2
     from .algorithms import DPFedAvg as DPFedAvg
     from .algorithms import DPScaffold as DPScaffold
-    from .algorithms import DriftDiff2 as DriftDiff2
-    from .algorithms import FusedDiff2 as FusedDiff2
     from .algorithms import RecursiveDiff2 as RecursiveDiff2
-    from .cohorts.pooled import Cohort as Cohort
-    from .cohorts.pooled import LocalCohort as LocalCohort
+    from .cohorts import LocalCohort as LocalCohort
     from .errors import BudgetExceeded as BudgetExceeded
     from .errors import CheckpointError as CheckpointError
     from .errors import Diff2Error as Diff2Error
@@ -38,15 +36,21 @@ if TYPE_CHECKING:
     from .errors import UnsupportedModel as UnsupportedModel
     from .errors import WeakDeltaWarning as WeakDeltaWarning
     from .models.mlp import mlp as mlp
-    from .planning.plan import Plan as Plan
-    from .planning.plan import plan as plan
+    from .planning import Plan as Plan
+    from .planning import plan as plan
     from .privacy import Budget as Budget
     from .privacy import Guarantee as Guarantee
     from .privacy import Ledger as Ledger
-    from .questions.population import Batch as Batch
-    from .questions.population import Population as Population
-    from .questions.round import Estimate as Estimate
-    from .questions.round import Round as Round
+    from .privacy import Release as Release
+    from .questions import Batch as Batch
+    from .questions import Cohort as Cohort
+    from .questions import Estimate as Estimate
+    from .questions import Population as Population
+    from .questions import Protection as Protection
+    from .questions import Question as Question
+    from .questions import Round as Round
+    from .questions import Smoothness as Smoothness
+    from .routines import ROUTINES as ROUTINES
     from .routines import Adam as Adam
     from .routines import Averaging as Averaging
     from .routines import BVRLocalSGD as BVRLocalSGD
@@ -54,8 +58,10 @@ if TYPE_CHECKING:
     from .routines import Momentum as Momentum
     from .routines import Nesterov as Nesterov
     from .routines import NormalizedDescent as NormalizedDescent
+    from .routines import PostProcessing as PostProcessing
     from .routines import Routine as Routine
     from .routines import TorchOptimizer as TorchOptimizer
+    from .training.build import Compute as Compute
     from .training.build import prepare as prepare
     from .training.build import train as train
     from .training.loop import RoundInfo as RoundInfo
@@ -64,7 +70,20 @@ if TYPE_CHECKING:
     from .training.result import TrainResult as TrainResult
 
 _HOMES = {
-    "cohorts.pooled": ["Cohort", "LocalCohort"],
+    "algorithms": [
+        "ALGORITHMS",
+        "DPGD",
+        "DPSGD",
+        "DPSRM",
+        "GD",
+        "SRNSGD",
+        "Algorithm",
+        "DPFedAvg",
+        "DPScaffold",
+        "Diff2",
+        "RecursiveDiff2",
+    ],
+    "cohorts": ["LocalCohort"],
     "errors": [
         "BudgetExceeded",
         "CheckpointError",
@@ -77,27 +96,12 @@ _HOMES = {
         "UnsupportedModel",
         "WeakDeltaWarning",
     ],
-    "algorithms": [
-        "DPGD",
-        "DPSGD",
-        "DPSRM",
-        "GD",
-        "SRNSGD",
-        "Algorithm",
-        "DPFedAvg",
-        "DPScaffold",
-        "Diff2",
-        "DriftDiff2",
-        "FusedDiff2",
-        "RecursiveDiff2",
-    ],
     "models.mlp": ["mlp"],
-    "planning.plan": ["Plan", "plan"],
-    "questions.population": ["Batch", "Population"],
-    "training.build": ["prepare", "train"],
-    "privacy": ["Budget", "Guarantee", "Ledger"],
-    "training.result": ["TrainResult"],
+    "planning": ["Plan", "plan"],
+    "privacy": ["Budget", "Guarantee", "Ledger", "Release"],
+    "questions": ["Batch", "Cohort", "Estimate", "Population", "Protection", "Question", "Round", "Smoothness"],
     "routines": [
+        "ROUTINES",
         "Adam",
         "Averaging",
         "BVRLocalSGD",
@@ -105,11 +109,13 @@ _HOMES = {
         "Momentum",
         "Nesterov",
         "NormalizedDescent",
+        "PostProcessing",
         "Routine",
         "TorchOptimizer",
     ],
-    "questions.round": ["Estimate", "Round"],
-    "training.loop": ["RoundInfo", "Training", "TrainState"],
+    "training.build": ["Compute", "prepare", "train"],
+    "training.loop": ["RoundInfo", "TrainState", "Training"],
+    "training.result": ["TrainResult"],
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 

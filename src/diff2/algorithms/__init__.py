@@ -1,22 +1,20 @@
 """Algorithms: what to ask the cohort in round r, and how to combine the answers."""
 
-from .base import Algorithm, Estimator
+from .._registry import Registry
+from .base import Algorithm, check_algorithm
 from .diff2 import Diff2
 from .dpgd import DPGD, GD
 from .dpsgd import DPSGD
 from .dpsrm import DPSRM
-from .drift import DriftDiff2
 from .federated import DPFedAvg, DPScaffold
-from .fused import FusedDiff2
 from .recursive import RecursiveDiff2
 from .srnsgd import SRNSGD
 
-ALGORITHMS: dict[str, type] = {
-    algorithm.name: algorithm
-    for algorithm in (
-        Diff2, FusedDiff2, RecursiveDiff2, DriftDiff2, DPGD, GD, DPSGD, DPSRM, SRNSGD, DPFedAvg, DPScaffold
-    )
-}  # fmt: skip
+ALGORITHMS: Registry[type[Algorithm]] = Registry(
+    "diff2.algorithms",
+    (Diff2, RecursiveDiff2, DPGD, GD, DPSGD, DPSRM, SRNSGD, DPFedAvg, DPScaffold),
+    check_algorithm,
+)
 
 __all__ = [
     "ALGORITHMS",
@@ -29,8 +27,5 @@ __all__ = [
     "DPFedAvg",
     "DPScaffold",
     "Diff2",
-    "DriftDiff2",
-    "Estimator",
-    "FusedDiff2",
     "RecursiveDiff2",
 ]

@@ -10,24 +10,22 @@ Two ways to draw the batch, which are priced differently; the formula of one mus
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._types import Vector
-from .._validate import at_least, one_of, positive
+from .._validate import at_least, one_of
 from ..errors import InvalidArgument
-from ..privacy.mechanism import ADD_OR_REMOVE_ONE, REPLACE_ONE
-from ..questions.population import Batch, Population
-from ..questions.round import GRADIENT, Estimate, Planned, Round
+from ..privacy.release import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from ..questions import Batch, Estimate, Population, Question, Round
 from ..routines import Routine
-from .base import Estimator, require_finite
+from .base import Algorithm
 
 SAMPLINGS = ("fixed", "poisson")
 
 
 @dataclass(frozen=True)
-class DPSGD(Estimator):
+class DPSGD(Algorithm):
     """DP-SGD with any routine.
 
     Args:
@@ -44,40 +42,28 @@ class DPSGD(Estimator):
     name: ClassVar[str] = "dpsgd"
 
     def __post_init__(self) -> None:
-        at_least("rounds", self.rounds, 1)
+        super().__post_init__()
         at_least("batch_size", self.batch_size, 1)
-        positive("clip_gradient", self.clip_gradient, infinite=True)
         one_of("sampling", self.sampling, SAMPLINGS)
 
     @property
     def adjacency(self) -> str:  # type: ignore[override]
         return REPLACE_ONE if self.sampling == "fixed" else ADD_OR_REMOVE_ONE
 
-    def releases(self, round: int, population: Population) -> Iterable[Planned]:
-        yield Planned(GRADIENT, population.exposure(round, self._batch(population)))
-
-    def shares(self) -> Mapping[str, float]:
-        return {GRADIENT: 1.0}
+    def questions(self, round: int, population: Population) -> Iterable[Question]:
+        if self.sampling == "fixed":
+            batch = Batch(size=self.batch_size)
+        else:
+            batch = Batch(rate=self.batch_size / sum(population.sizes))
+        yield Question.gradient(self.clip_gradient, batch=batch)
 
     def check(self, population: Population, private: bool) -> None:
+        super().check(population, private)
         if self.batch_size > sum(population.sizes):
             raise InvalidArgument(
                 f"batch_size={self.batch_size} is more than the {sum(population.sizes)} records there are; lower it"
             )
-        population.check(self._batch(population))
-        if private:
-            require_finite("clip_gradient", self.clip_gradient)
-
-    def init(self, params: Vector, population: Population) -> dict[str, Any]:
-        return {}
 
     def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
-        batch = self._batch(round.cohort.population)
-        mean = round.cohort.clipped_gradient(round.params, self.clip_gradient, round=round.number, batch=batch)
-        release = round.release(mean, GRADIENT)
-        return Estimate(release.value, release.variance), state
-
-    def _batch(self, population: Population) -> Batch:
-        if self.sampling == "fixed":
-            return Batch(size=self.batch_size)
-        return Batch(rate=self.batch_size / sum(population.sizes))
+        released = round.release(round.ask(round.questions[0], round.params))
+        return Estimate(released.value, released.variance), state

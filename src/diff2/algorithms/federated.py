@@ -24,19 +24,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from .._types import Vector
 from .._validate import at_least, positive
+from .._vectors import moved, zeros
 from ..errors import InvalidArgument
-from ..questions.population import Batch, Population
-from ..questions.round import LOCAL, Estimate, Planned, Round
+from ..questions import LOCAL, Batch, Estimate, Population, Question, Round
 from ..routines import Routine
-from .base import Estimator, require_finite
+from .base import Algorithm
 
 
 @dataclass(frozen=True)
-class DPFedAvg(Estimator):
+class DPFedAvg(Algorithm):
     """Federated averaging with noisy local steps.
 
     Args:
@@ -56,61 +54,54 @@ class DPFedAvg(Estimator):
     name: ClassVar[str] = "dpfedavg"
 
     def __post_init__(self) -> None:
-        at_least("rounds", self.rounds, 1)
+        super().__post_init__()
         at_least("local_steps", self.local_steps, 1)
         at_least("batch_size", self.batch_size, 1)
-        positive("clip_gradient", self.clip_gradient, infinite=True)
         positive("local_learning_rate", self.local_learning_rate)
 
-    def releases(self, round: int, population: Population) -> Iterable[Planned]:
+    def questions(self, round: int, population: Population) -> Iterable[Question]:
         for p in population.participants(round):
-            planned = Planned(LOCAL, population.exposure(round, self._batch(p)))
-            yield from [planned] * self.local_steps
+            batch = Batch(clients=(p,), size=self.batch_size)
+            for k in range(self.local_steps):  # each with a batch and noise of its own
+                yield Question.gradient(self.clip_gradient, LOCAL, batch=batch, step=p * self.local_steps + k)
 
     def shares(self) -> Mapping[str, float]:
         return {LOCAL: 1.0}
 
     def check(self, population: Population, private: bool) -> None:
+        super().check(population, private)
         if self.routine.local_steps > 1:
             raise InvalidArgument(
                 f"{self.name} makes local steps at every client itself; use a routine without local steps, for example "
                 "GradientDescent(learning_rate=1.0)"
             )
         for p in range(len(population.sizes)):
-            population.check(self._batch(p))
-        if private:
-            require_finite("clip_gradient", self.clip_gradient)
+            population.check(Batch(clients=(p,), size=self.batch_size))
 
     def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
-        clients = round.cohort.population.participants(round.number)
+        clients = round.population.participants(round.number)
         moves = [self._local(p, round, None) for p in clients]
-        shares = _shares(round.cohort.population, clients)
+        shares = _shares(round.population, clients)
         return self._estimate(shares, [move for move, _, _ in moves], [variance for _, _, variance in moves]), state
 
     def _local(self, client: int, round: Round, correction: Vector | None) -> tuple[Vector, Vector, float]:
         """Return x - y after K local steps, the mean of the noisy gradients, and the noise variance of x - y."""
-        point = round.params
-        moved = torch.zeros_like(round.params, dtype=torch.float64)
-        total, variance = torch.zeros_like(moved), 0.0
-        for k in range(self.local_steps):
-            step = client * self.local_steps + k  # its own batch and its own noise
-            mean = round.cohort.clipped_gradient(
-                point, self.clip_gradient, round=round.number, batch=self._batch(client), step=step
-            )
-            release = round.release(mean, LOCAL, step=step)
-            total = total + release.value
-            variance += self.local_learning_rate**2 * release.variance
-            direction = release.value if correction is None else release.value + correction
-            moved = moved + self.local_learning_rate * direction
-            point = (round.params.double() - moved).to(round.params.dtype)
-        return moved, total / self.local_steps, variance
+        point, variance = round.params, 0.0
+        displacement, total = zeros(point), zeros(point)
+        for question in round.questions:
+            if question.batch.clients != (client,):
+                continue
+            released = round.release(round.ask(question, point))
+            total = total + released.value
+            variance += self.local_learning_rate**2 * released.variance
+            direction = released.value if correction is None else released.value + correction
+            displacement = displacement + self.local_learning_rate * direction
+            point = moved(round.params, displacement)
+        return displacement, total / self.local_steps, variance
 
     def _estimate(self, shares: list[float], moves: list[Vector], variances: list[float]) -> Estimate:
         variance = sum(share**2 * variance for share, variance in zip(shares, variances, strict=True))
-        return Estimate(_mean(shares, torch.stack(moves)), variance)
-
-    def _batch(self, client: int) -> Batch:
-        return Batch(clients=(client,), size=self.batch_size)
+        return Estimate(_mean(shares, moves), variance)
 
 
 @dataclass(frozen=True)
@@ -120,11 +111,10 @@ class DPScaffold(DPFedAvg):
     name: ClassVar[str] = "dpscaffold"
 
     def init(self, params: Vector, population: Population) -> dict[str, Any]:
-        zero = torch.zeros_like(params, dtype=torch.float64)
-        return {"control": zero, "controls": zero.repeat(len(population.sizes), 1)}
+        return {"control": zeros(params), "controls": zeros(params).repeat(len(population.sizes), 1)}
 
     def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
-        population = round.cohort.population
+        population = round.population
         clients = population.participants(round.number)
         control, controls = state["control"], state["controls"].clone()
         moves, variances = [], []
@@ -135,7 +125,7 @@ class DPScaffold(DPFedAvg):
             controls[p] = mean
         everyone = _shares(population, range(len(population.sizes)))
         estimate = self._estimate(_shares(population, clients), moves, variances)
-        return estimate, {"control": _mean(everyone, controls), "controls": controls}
+        return estimate, {"control": _mean(everyone, list(controls)), "controls": controls}
 
 
 def _shares(population: Population, clients: Sequence[int]) -> list[float]:
@@ -143,5 +133,8 @@ def _shares(population: Population, clients: Sequence[int]) -> list[float]:
     return [w * population.sizes[p] for w, p in zip(population.weights(clients), clients, strict=True)]
 
 
-def _mean(shares: list[float], vectors: Vector) -> Vector:
-    return torch.tensor(shares, dtype=vectors.dtype, device=vectors.device) @ vectors
+def _mean(shares: list[float], vectors: Sequence[Vector]) -> Vector:
+    import torch
+
+    weights = torch.tensor(shares, dtype=torch.float64, device=vectors[0].device)
+    return weights @ torch.stack(list(vectors))

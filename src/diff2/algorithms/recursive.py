@@ -19,25 +19,21 @@ released iterates enter.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from .._types import Vector
-from .._validate import at_least, one_of, positive
+from .._validate import positive
+from .._vectors import zeros
 from ..errors import InvalidArgument
-from ..privacy import combined
-from ..questions.population import Population
-from ..questions.round import GRADIENT, Estimate, Planned, Round
+from ..questions import GRADIENT, Estimate, Population, Question, Round, Smoothness
 from ..routines import Routine
-from .base import Estimator, difference_radius, require_finite
-from .diff2 import CLIPPINGS
+from .base import Algorithm
 
 
 @dataclass(frozen=True)
-class RecursiveDiff2(Estimator):
+class RecursiveDiff2(Algorithm):
     """DIFF2 by recursive momentum (DIFF2-RM): nothing to split and no interval to choose.
 
     Args:
@@ -50,57 +46,47 @@ class RecursiveDiff2(Estimator):
     clip_smoothness: float
     routine: Routine
     least_gain: float = 0.0
-    clipping: str = "separate"
     name: ClassVar[str] = "recursive_diff2"
 
     def __post_init__(self) -> None:
-        at_least("rounds", self.rounds, 1)
-        positive("clip_gradient", self.clip_gradient, infinite=True)
+        super().__post_init__()
         positive("clip_smoothness", self.clip_smoothness, infinite=True)
-        one_of("clipping", self.clipping, CLIPPINGS)
         if not 0 <= self.least_gain <= 1:
             raise InvalidArgument(f"expected least_gain between 0 and 1, got {self.least_gain!r}")
 
-    def releases(self, round: int, population: Population) -> Iterable[Planned]:
-        yield Planned(GRADIENT, population.exposure(round))
-
-    def shares(self) -> Mapping[str, float]:
-        return {GRADIENT: 1.0}
-
-    def check(self, population: Population, private: bool) -> None:
-        if private:
-            require_finite("clip_gradient", self.clip_gradient)
+    def questions(self, round: int, population: Population) -> Iterable[Question]:
+        if round > 1:
+            yield Question.difference(Smoothness(self.clip_smoothness, 2 * self.clip_gradient), GRADIENT)
+        yield Question.gradient(self.clip_gradient)
 
     def init(self, params: Vector, population: Population) -> dict[str, Any]:
         return {
             "previous_params": params.clone(),
-            "estimate": torch.zeros_like(params, dtype=torch.float64),
+            "estimate": zeros(params),
             "variance": math.inf,  # in units of a gradient's in the last round
             "sensitivity": 0.0,  # of a gradient in that round: others may take part in the next
         }
 
     def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
-        r, params, cohort = round.number, round.params, round.cohort
-        sensitivity = cohort.population.exposure(r).sensitivity
-        if r == 1:
+        *questions, gradient_question = round.questions
+        params, previous = round.params, state["previous_params"]
+        sensitivity = round.population.release(gradient_question, round.number).sensitivity
+        if round.number == 1:
             gain, relative = 1.0, 1.0
-            mean = cohort.clipped_gradient(params, self.clip_gradient, round=r, remember=True)
+            released = round.release(round.ask(gradient_question, params, remember=True))
         else:
-            previous = state["previous_params"]
-            radius = difference_radius(params, previous, self.clip_smoothness, 2 * self.clip_gradient)
+            difference = round.ask(questions[0], params, previous)
+            radius = difference.release.clip
             rho = 0.0 if math.isinf(self.clip_gradient) else radius / self.clip_gradient
             variance = state["variance"] * (state["sensitivity"] / sensitivity) ** 2
             gain = max(best_gain(variance, rho), self.least_gain)
             relative = (1 - gain) ** 2 * variance + (rho + gain * (1 - rho)) ** 2
-            inner = self.clip_gradient if self.clipping == "telescoped" else math.inf
-            difference = cohort.clipped_difference(params, previous, radius, round=r, inner=inner)
-            gradient = cohort.clipped_gradient(params, self.clip_gradient, round=r, remember=True)
-            mean = combined([(gain, gradient), (1 - gain, difference)])
-        release = round.release(mean, GRADIENT)
-        value = (1 - gain) * state["estimate"] + release.value
-        std = math.sqrt(release.variance)
+            gradient = round.ask(gradient_question, params, remember=True)
+            released = round.release((gain, gradient), (1 - gain, difference))
+        value = (1 - gain) * state["estimate"] + released.value
+        std = math.sqrt(released.variance)
         # The unit of ``relative`` is the noise of a gradient; this release tells it, for its radius is known.
-        unit = std / release.entry.clip * self.clip_gradient if std > 0 else 0.0
+        unit = std / released.release.clip * self.clip_gradient if std > 0 else 0.0
         return Estimate(value, relative * unit**2), {
             "previous_params": params,
             "estimate": value,

@@ -17,7 +17,7 @@ from .data import data_app
 from .experiments import COMPARE_HELP, REPRODUCE_HELP, compare, reproduce
 from .federate import federate_app
 from .options import DataDir, Json, Quiet, RunToml, Seed
-from .reports import account_document, show_account, show_demo, show_forecast, show_run
+from .reports import account_document, show_account, show_demo, show_preview, show_run
 
 app = typer.Typer(
     name="diff2",
@@ -104,7 +104,7 @@ def plan(
     budget_split: Annotated[float | None, typer.Option(help="u; default 1.25.")] = None,
     accounting: Annotated[str | None, typer.Option(help="exact (default) or paper.")] = None,
     weighting: Annotated[str | None, typer.Option(help="clients (default) or records.")] = None,
-    unit: Annotated[str | None, typer.Option(help="What is protected: record (default), owner or client.")] = None,
+    unit: Annotated[str | None, typer.Option(help="What is protected: record (default), group or client.")] = None,
     clients_per_round: Annotated[
         int | None, typer.Option(help="Clients that take part in a round; default all.")
     ] = None,
@@ -132,15 +132,15 @@ def plan(
         "clients_per_round": clients_per_round,
     }
     with ending():
-        from ..runfile.preview import forecast
+        from ..runfile.preview import preview
         from ..runfile.reader import read_run_file
 
         run = None if run_file is None else read_run_file(run_file)
-        found = forecast(counts, run, options, step_length=step_length, dimension=dimension)
+        found = preview(counts, run, options, step_length=step_length, dimension=dimension)
         if as_json:
             emit_json(found.to_json())
         else:
-            show_forecast(found)
+            show_preview(found)
 
 
 @app.command(epilog="Example: diff2 account runs/first/ledger.jsonl --delta 1e-6")

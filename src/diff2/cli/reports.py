@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from diff2_experiments.comparison import Comparison
 
     from ..planning.plan import Plan
-    from ..planning.prediction import Outlook, Prediction
-    from ..privacy import Budget, Ledger, Spend
+    from ..planning.prediction import Choice, NoisePrediction
+    from ..privacy import Budget, Ledger, Release
     from ..questions.population import Population
-    from ..runfile.preview import Forecast, Kind
+    from ..runfile.preview import AlikeReleases, Preview
     from ..runfile.run import FinishedRun
     from .demo import DemoReport
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 PROTECTED = {
     ("record", "replace-one"): "each record",
     ("record", "add-or-remove-one"): "each record, against being added or removed",
-    ("owner", "replace-one"): "each owner, with all records of the owner at a client",
+    ("group", "replace-one"): "each group of records of a client",
     ("client", "replace-one"): "each client, with all its records",
 }
 NOUNS = {"local": "local steps"}
 BATCHES = {"fixed": "batches drawn without replacement", "poisson": "Poisson batches"}
-GROWTH_LIMIT = 2.0  # of the estimate in a cycle, by noise; beyond, the forecast says so
+GROWTH_LIMIT = 2.0  # of the estimate in a cycle, by noise; beyond, the preview says so
 
 
 def show_run(run: FinishedRun) -> None:
@@ -63,7 +63,7 @@ def show_run(run: FinishedRun) -> None:
     )
 
 
-def show_forecast(found: Forecast) -> None:
+def show_preview(found: Preview) -> None:
     """Print noise, cost and predicted error of a plan."""
     noise = found.plan
     show_facts(
@@ -73,7 +73,7 @@ def show_forecast(found: Forecast) -> None:
             "clients": _clients(noise.population),
             "protected": PROTECTED[noise.population.unit, noise.population.adjacency],
             "releases": ", ".join(_alike(kind) for kind in found.kinds),
-            "noise": _noise(noise) + (", as with regular restarts" if noise.algorithm.adaptive else ""),
+            "noise": _noise(noise),
             "epsilon": f"{_cost(noise.epsilon, noise.budget)}, {noise.accounting} accounting",
         },
     )
@@ -85,10 +85,10 @@ def show_forecast(found: Forecast) -> None:
             wrap=True,
         )
     if found.step_length is None:
-        _show_outlooks(found)
+        _show_predictions(found)
     else:
-        for view in found.outlooks:
-            _show_outlook(view, found.dimension)
+        for view in found.predictions:
+            _show_prediction(view, found.dimension)
 
 
 def account_document(ledger: Ledger, delta: float) -> dict[str, Any]:
@@ -156,8 +156,8 @@ def show_comparison(found: Comparison, rows: Sequence[dict[str, Any]], figures: 
     )
 
 
-def _show_outlook(view: Outlook, dimension: int | None) -> None:
-    def row(name: str, choice: Prediction) -> list[str]:
+def _show_prediction(view: NoisePrediction, dimension: int | None) -> None:
+    def row(name: str, choice: Choice) -> list[str]:
         return [name, *_choice(choice), f"{choice.error:.4g}", f"{choice.relative_error:.3f}"]
 
     show_rows(
@@ -175,8 +175,8 @@ def _show_outlook(view: Outlook, dimension: int | None) -> None:
         show_line(f"suggestion: restart_interval = {T}, budget_split = {split}", style="bold")
 
 
-def _show_outlooks(found: Forecast) -> None:
-    if not found.outlooks:
+def _show_predictions(found: Preview) -> None:
+    if not found.predictions:
         return
     algorithm = found.plan.algorithm
     unit = getattr(algorithm, "clip_gradient", 1.0) / getattr(algorithm, "clip_smoothness", 1.0)
@@ -188,46 +188,46 @@ def _show_outlooks(found: Forecast) -> None:
             f"{view.best_interval.relative_error:.3f} (T={view.best_interval.restart_interval})",
             f"{view.best.relative_error:.3f} ({_named_choice(view.best)})",
         ]
-        for view in found.outlooks
+        for view in found.predictions
     ]
     header = ["rho", "step length", "as given", "best T", "best T and split u"]
     show_rows("predicted noise in the gradient estimate, DP-GD = 1", rows, header)
-    error = found.outlooks[0].dpgd.error
+    error = found.predictions[0].dpgd.error
     show_line(f"DP-GD: {_error_title(found.dimension)} {error:.4g}. Give --step-length for one line of this table.")
 
 
-def _choice(choice: Prediction) -> tuple[str, str]:
+def _choice(choice: Choice) -> tuple[str, str]:
     return str(choice.restart_interval), "-" if choice.budget_split is None else f"{choice.budget_split:.3g}"
 
 
-def _named_choice(choice: Prediction) -> str:
+def _named_choice(choice: Choice) -> str:
     T, split = _choice(choice)
     return f"T={T}" if choice.budget_split is None else f"T={T}, u={split}"
 
 
 def _error_title(dimension: int | None) -> str:
-    return "squared error a parameter" if dimension is None else f"squared error, {dimension} parameters"
+    return "squared error per parameter" if dimension is None else f"squared error, {dimension} parameters"
 
 
 def _purposes(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
     """Return what was released for which purpose: how often, with which noise, and what it would cost alone."""
     from ..privacy import total_epsilon
 
-    groups: dict[tuple[str, str, str], list[Spend]] = {}
-    for entry in ledger.entries:
-        groups.setdefault((entry.purpose, entry.mechanism, entry.sampling), []).append(entry.spend)
+    groups: dict[tuple[str, str, str], list[Release]] = {}
+    for release in ledger.releases:
+        groups.setdefault((release.purpose, release.mechanism, release.sampling), []).append(release)
     return [
         {
             "purpose": purpose,
             "mechanism": mechanism,
             "sampling": sampling,
-            "rate": max(spend.rate for spend in spends),
-            "count": len(spends),
-            "multiplier_min": min(spend.multiplier for spend in spends),
-            "multiplier_max": max(spend.multiplier for spend in spends),
-            "epsilon_alone": total_epsilon(spends, delta),
+            "rate": max(release.rate for release in found),
+            "count": len(found),
+            "multiplier_min": min(release.multiplier for release in found),
+            "multiplier_max": max(release.multiplier for release in found),
+            "epsilon_alone": total_epsilon(found, delta),
         }
-        for (purpose, mechanism, sampling), spends in groups.items()
+        for (purpose, mechanism, sampling), found in groups.items()
     ]
 
 
@@ -246,10 +246,10 @@ def _clients(population: Population) -> str:
     if m is None:
         return weights
     order = "in turn" if population.client_order == "round_robin" else "drawn in secret"
-    return f"{weights}, {m} a round, {order}"
+    return f"{weights}, {m} per round, {order}"
 
 
-def _alike(kind: Kind) -> str:
+def _alike(kind: AlikeReleases) -> str:
     purpose = NOUNS.get(kind.purpose, f"{kind.purpose}s")
     rate = "" if kind.sampling == "full" else f" ({BATCHES[kind.sampling]}, rate {kind.rate:.3g})"
     return f"{kind.count:,} {purpose}{rate}"

@@ -1,4 +1,4 @@
-"""The owners' records, checked before anything else happens."""
+"""The clients' records, checked before anything else happens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..models.losses import cross_entropy
 
 
 class Client(NamedTuple):
-    """One owner's records."""
+    """One client's records."""
 
     inputs: Tensor
     targets: Tensor
@@ -48,11 +48,11 @@ def as_clients(clients: Any, loss: Loss, *, dtype: torch.dtype, device: torch.de
     return checked
 
 
-def as_owners(groups: Any, clients: Sequence[Client]) -> list[Tensor]:
-    """Return for each client one whole number a record, the same for records of one owner.
+def as_groups(groups: Any, clients: Sequence[Client]) -> list[Tensor]:
+    """Return for each client one whole number per record, the same for records of one group.
 
     Args:
-        groups: for each client an array of owners, of numbers or texts; for a single client also its array alone.
+        groups: for each client an array of numbers or texts, one per record; for a single client also its array alone.
     """
     if len(clients) == 1 and not (isinstance(groups, list | tuple) and len(groups) == 1 and np.ndim(groups[0]) == 1):
         groups = [groups]
@@ -62,14 +62,14 @@ def as_owners(groups: Any, clients: Sequence[Client]) -> list[Tensor]:
             f"{type(groups).__name__}" + (f" of {len(groups)}" if hasattr(groups, "__len__") else "")
         )
     numbers = []
-    for p, (owners, client) in enumerate(zip(groups, clients, strict=True)):
-        values = np.asarray(owners.cpu() if isinstance(owners, Tensor) else owners)
+    for p, (given, client) in enumerate(zip(groups, clients, strict=True)):
+        values = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
         if values.shape != (client.size,):
             raise InvalidArgument(
-                f"groups[{p}] has shape {values.shape}, its client {client.size} records; give one owner a record"
+                f"groups[{p}] has shape {values.shape}, its client {client.size} records; give one group per record"
             )
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            raise InvalidArgument(f"groups[{p}] holds records without an owner; give each record one")
+            raise InvalidArgument(f"groups[{p}] holds records without a group; give each record one")
         numbers.append(torch.from_numpy(np.unique(values, return_inverse=True)[1].astype(np.int64)))
     return numbers
 

@@ -60,6 +60,15 @@ class ColumnsEngine:
         self._cache_bytes = cache_bytes
         self.chunk_rows = chunk_rows or chunk_size(max(1, CHUNK_NUMBERS // numbers))
 
+    def clipped_sum(self, question, records, *, cache=None, masks=None):  # type: ignore[no-untyped-def]
+        if question.kind == "gradient":
+            return self.clipped_gradient_sum(
+                question.params, records, question.radius, cache=cache, masks=masks, remember=question.remember
+            )
+        return self.clipped_difference_sum(
+            question.params, question.previous, records, question.radius, cache=cache, masks=masks
+        )
+
     @staticmethod
     def fits(module: nn.Module) -> bool:
         """Whether the engine can run the module."""

@@ -71,6 +71,15 @@ class GhostEngine:
         self._chunk_rows = chunk_rows
         self.chunk_rows = chunk_rows or self._chunk_size(example)
 
+    def clipped_sum(self, question, records, *, cache=None, masks=None):  # type: ignore[no-untyped-def]
+        if question.kind == "gradient":
+            return self.clipped_gradient_sum(
+                question.params, records, question.radius, cache=cache, masks=masks, remember=question.remember
+            )
+        return self.clipped_difference_sum(
+            question.params, question.previous, records, question.radius, cache=cache, masks=masks
+        )
+
     def clipped_gradient_sum(
         self,
         params: Vector,

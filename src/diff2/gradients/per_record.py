@@ -45,6 +45,15 @@ class _PerRecordEngine:
         self._loss = loss
         self._grouped = grouped
 
+    def clipped_sum(self, question, records, *, cache=None, masks=None):  # type: ignore[no-untyped-def]
+        if question.kind == "gradient":
+            return self.clipped_gradient_sum(
+                question.params, records, question.radius, cache=cache, masks=masks, remember=question.remember
+            )
+        return self.clipped_difference_sum(
+            question.params, question.previous, records, question.radius, cache=cache, masks=masks
+        )
+
     def clipped_gradient_sum(
         self,
         params: Vector,

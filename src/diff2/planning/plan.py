@@ -14,39 +14,15 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any
 
 from ..algorithms import Algorithm
 from ..errors import InvalidArgument, WeakDeltaWarning
-from ..privacy import Budget, Kind, ReleaseEntry, Spend, calibrate, total_epsilon
-from ..privacy.calibration import Profile
-from ..privacy.composition import FULL, by_exposure, gaussian_mu, profiles
-from ..privacy.mechanism import REPLACE_ONE
-from ..questions.population import Exposure, Population
-from ..questions.round import DIFFERENCE, GRADIENT, LOCAL, SCALING, Planned
+from ..privacy import Budget, Release, calibrate, total_epsilon
+from ..privacy.release import REPLACE_ONE
+from ..questions import DIFFERENCE, GRADIENT, LOCAL, SCALING, Population, Protection, Question
 
 LOCAL_SHARE = 1 / 3  # of the budget, for a routine that makes releases of its own
-
-
-class Opening(NamedTuple):
-    """A release about all records that was made before the first round, and is part of the run."""
-
-    share: float  # of the budget's mu^2 that was planned for it
-    entry: ReleaseEntry  # its ledger line
-
-
-class PlannedRelease(NamedTuple):
-    """A release to come."""
-
-    round: int
-    purpose: str
-    multiplier: float  # noise deviation / sensitivity
-    exposure: Exposure  # how a unit shows in it
-
-    @property
-    def spend(self) -> Spend:
-        """The release as the accountant sees it."""
-        return Spend(self.multiplier, self.exposure.sampling, self.exposure.rate, self.exposure.members)
 
 
 @dataclass(frozen=True)
@@ -64,35 +40,16 @@ class Plan:
     def client_sizes(self) -> tuple[int, ...]:
         return self.population.sizes
 
-    @property
-    def weighting(self) -> str:
-        return self.population.weighting
-
     @cached_property
-    def releases(self) -> tuple[PlannedRelease, ...]:
-        """Every release, in order. Where noise is chosen on the way: as it would be with regular restarts."""
-        return tuple(
-            PlannedRelease(r, planned.purpose, self.multipliers[planned.purpose] * planned.factor, planned.exposure)
-            for r, planned in _planned(self.algorithm, self.population, self.opening_share)
-        )
+    def releases(self) -> tuple[Release, ...]:
+        """Every release, in order, for the radius one."""
+        planned = _planned(self.algorithm, self.population, self.opening_share)
+        return tuple(release._replace(multiplier=self.multipliers[release.purpose]) for release in planned)
 
     @cached_property
     def epsilon(self) -> float:
         """What the releases cost together, at ``budget.delta``."""
-        return total_epsilon((release.spend for release in self.releases), self.budget.delta)
-
-    @cached_property
-    def mu(self) -> float:
-        """The GDP parameter of the full Gaussian releases, for whoever is exposed most; infinity without noise."""
-        spends = [release.spend for release in self.releases if release.exposure.sampling == FULL]
-        return max(gaussian_mu(profile) for profile in profiles(spends))
-
-    @property
-    def allowance(self) -> float:
-        """The sum of 1/z^2 of the full releases but the opening one, for whoever is exposed most."""
-        if self.opening_share is None or not self.budget.private:
-            return self.mu**2
-        return self.mu**2 - self.multipliers[SCALING] ** -2
+        return total_epsilon(self.releases, self.budget.delta)
 
     @property
     def sigma_1(self) -> float | None:
@@ -112,7 +69,7 @@ class Plan:
     def _sigma(self, purpose: str) -> float | None:
         if purpose not in self.multipliers:
             return None
-        widest = max(release.exposure.sensitivity for release in self.releases if release.purpose == purpose)
+        widest = max(release.sensitivity for release in self.releases if release.purpose == purpose)
         return self.multipliers[purpose] * widest
 
 
@@ -120,95 +77,103 @@ def plan(
     algorithm: Algorithm,
     budget: Budget,
     client_sizes: Sequence[int],
+    protection: Protection | None = None,
     *,
-    weighting: str = "clients",
-    accounting: str = "exact",
-    unit: str = "record",
-    clients_per_round: int | None = None,
-    client_order: str = "round_robin",
     opening_share: float | None = None,
+    **settings: Any,
 ) -> Plan:
     """Return the noise that makes ``algorithm`` keep ``budget`` on clients of these sizes.
 
     Args:
         client_sizes: the number of records of each client.
-        weighting: ``"clients"``, the mean of the clients' means; ``"records"``, the mean over all records.
-        accounting: ``"exact"``, or ``"paper"`` for the closed forms of the paper, which need more noise.
-        unit: what is protected: a ``"record"``, an ``"owner"`` of several records, a ``"client"`` with all its records.
-        clients_per_round: how many clients take part in a round; None: all.
-        client_order: ``"round_robin"`` in a shuffled public order, or, for ``unit="client"``, ``"random"``.
+        protection: what is protected, and how that is counted; by default every record, exactly.
         opening_share: the share of mu^2 for one release about all records before the first round.
+        settings: fields of :class:`diff2.Protection` by name, such as ``weighting="records"``.
     """
+    protection = protected(protection, settings)
     if not isinstance(budget, Budget):
         raise InvalidArgument(f"expected budget to be a diff2.Budget, got {type(budget).__name__}")
-    if not hasattr(algorithm, "estimate"):
-        raise InvalidArgument(f"expected algorithm to be one of diff2's algorithms, got {type(algorithm).__name__}")
-    sizes = tuple(int(size) for size in client_sizes)
-    population = Population(sizes, weighting, unit, clients_per_round, client_order, algorithm.adjacency)
+    if not isinstance(algorithm, Algorithm):
+        raise InvalidArgument(
+            f"expected algorithm to be a diff2.Algorithm such as diff2.Diff2(...), got {type(algorithm).__name__}"
+        )
+    population = protection.population(client_sizes, algorithm.adjacency)
     algorithm.check(population, budget.private)
     algorithm.routine.check(population, budget.private)
     if budget.private and budget.delta > 1 / population.units:
         warnings.warn(
-            f"delta={budget.delta:g} is larger than 1/{population.units}, one over the number of {unit}s: the "
-            f"guarantee would allow to publish a {unit} chosen at random. Choose a smaller delta",
+            f"delta={budget.delta:g} is larger than 1/{population.units}, one over the number of {population.unit}s: "
+            f"the guarantee would allow to publish a {population.unit} chosen at random. Choose a smaller delta",
             WeakDeltaWarning,
             stacklevel=2,
         )
     if opening_share is not None:
         _check_opening(opening_share, population)
-    found = _profiles(algorithm, population, opening_share)
-    multipliers = calibrate(found, _shares(algorithm, found, opening_share), budget, accounting)
-    return Plan(algorithm, budget, population, accounting, multipliers, opening_share)
+    releases = list(_planned(algorithm, population, opening_share))
+    shares = _shares(algorithm, {release.purpose for release in releases}, opening_share)
+    multipliers = calibrate(releases, shares, budget, protection.accounting, algorithm.routine.overcount())
+    return Plan(algorithm, budget, population, protection.accounting, multipliers, opening_share)
 
 
-def opening_exposure(population: Population) -> Exposure:
+def protected(protection: Protection | None, settings: Mapping[str, Any]) -> Protection:
+    """Return the protection with some of its fields changed by name."""
+    found = Protection() if protection is None else protection
+    for name in settings:
+        if name not in Protection.__dataclass_fields__:
+            known = ", ".join(Protection.__dataclass_fields__)
+            raise InvalidArgument(f"unknown setting {name}={settings[name]!r}; what is protected is said by: {known}")
+    return replace(found, **settings)
+
+
+def opening_release(population: Population) -> Release:
     """Return how a unit shows in the release before the first round, in which all clients take part."""
-    return replace(population, clients_per_round=None, client_order="round_robin").exposure(1)
+    everyone = replace(population, clients_per_round=None, client_order="round_robin")
+    return everyone.release(Question.gradient(1.0, SCALING), 0)
 
 
 def _check_opening(share: float, population: Population) -> None:
     if not 0 < share < 1:
         raise InvalidArgument(f"expected opening_share between 0 and 1, got opening_share={share!r}")
-    if population.adjacency != REPLACE_ONE or population.unit == "owner":
+    if population.adjacency != REPLACE_ONE or population.unit == "group":
         raise InvalidArgument(
             "a release before the first round is priced for replacing a record or a client; Poisson batches are priced "
-            "for adding or removing one, and owners of several records are not bounded in it. Use sampling='fixed', or "
-            "scale by public bounds"
+            "for adding or removing one, and groups of records are not bounded in it. Use sampling='fixed', or scale by "
+            "public bounds"
         )
 
 
-def _shares(algorithm: Algorithm, profiles: Sequence[Profile], opening_share: float | None) -> dict[str, float]:
+def _shares(algorithm: Algorithm, purposes: set[str], opening_share: float | None) -> dict[str, float]:
     """Return the shares of all purposes; a routine that makes releases gets a third, if the algorithm does not say."""
     shares = dict(algorithm.shares())
     if LOCAL not in shares:
         rest = (1 - LOCAL_SHARE) / sum(shares.values())
         shares = {**{purpose: share * rest for purpose, share in shares.items()}, LOCAL: LOCAL_SHARE}
+    missing = sorted(purposes - set(shares) - {SCALING})
+    if missing:
+        raise InvalidArgument(
+            f"{algorithm.name}: questions() asks for releases of purpose {missing[0]!r}, and shares() gives that no "
+            f"share of the budget; it has {shares}"
+        )
     if opening_share is not None:
-        used = {kind.purpose for profile in profiles for kind in profile} - {SCALING}
-        shares[SCALING] = opening_share / (1 - opening_share) * sum(shares[purpose] for purpose in used)
+        shares[SCALING] = opening_share / (1 - opening_share) * sum(shares[p] for p in purposes - {SCALING})
     return shares
 
 
-def _planned(
-    algorithm: Algorithm, population: Population, opening_share: float | None
-) -> Iterator[tuple[int, Planned]]:
+def _planned(algorithm: Algorithm, population: Population, opening_share: float | None) -> Iterator[Release]:
+    """Yield one release for all questions of a round that have the same purpose and step."""
     if opening_share is not None:
-        yield 0, Planned(SCALING, opening_exposure(population))
+        yield opening_release(population)
     for r in range(1, algorithm.rounds + 1):
-        for planned in algorithm.releases(r, population):
-            yield r, planned
-        for planned in algorithm.routine.releases(r, population):
-            yield r, planned
-
-
-def _profiles(algorithm: Algorithm, population: Population, opening_share: float | None) -> list[Profile]:
-    """Return what units are exposed to: one profile for all, or one for each client or part where they differ."""
-    found = by_exposure(
-        (
-            Kind(planned.purpose, planned.exposure.sampling, 1.0, planned.factor, planned.padding),
-            planned.exposure.rate,
-            planned.exposure.members,
-        )
-        for _, planned in _planned(algorithm, population, opening_share)
-    )
-    return [{kind._replace(rate=rate): count for (kind, rate), count in profile.items()} for profile in found]
+        known: dict[tuple[int, str, int], Release] = {}
+        for question in algorithm.declared(r, population):
+            release = population.release(question, r)
+            if known.setdefault(release.label, release) != release:
+                raise InvalidArgument(
+                    f"{algorithm.name}: two questions of round {r} with purpose {question.purpose!r} and step "
+                    f"{question.step} are about different records; give each its own step"
+                )
+        if not known:
+            raise InvalidArgument(
+                f"{algorithm.name}: questions() declares nothing for round {r}; every round asks once"
+            )
+        yield from known.values()

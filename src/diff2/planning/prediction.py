@@ -29,14 +29,14 @@ from typing import Any, NamedTuple
 from .._validate import at_least, positive
 from ..algorithms import DPGD, Diff2
 from ..privacy import Budget
-from ..questions.round import DIFFERENCE, GRADIENT
+from ..questions import DIFFERENCE, GRADIENT, Protection
 from ..routines import GradientDescent
 from .plan import plan
 
 TYPICAL_RHO = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 
 
-class Prediction(NamedTuple):
+class Choice(NamedTuple):
     """A choice of T and u, and the noise it leads to."""
 
     restart_interval: int
@@ -54,14 +54,14 @@ class _Cycle(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outlook:
+class NoisePrediction:
     """Predicted noise of the settings as given, and of better ones."""
 
     rho: float
-    dpgd: Prediction
-    given: Prediction
-    best_interval: Prediction  # the best T with the given budget split
-    best: Prediction  # the best T and budget split
+    dpgd: Choice
+    given: Choice
+    best_interval: Choice  # the best T with the given budget split
+    best: Choice  # the best T and budget split
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -105,50 +105,47 @@ def best_interval(rho: float, *, share: float | None = None, rounds: int | None 
     (13, 0.54, 0.263)
     """
     positive("rho", rho)
-    longest = rounds if rounds is not None else math.ceil(4 / rho) + 2
+    last = rounds if rounds is not None else math.ceil(4 / rho) + 2
 
     def score(T: int) -> tuple[float, float]:
         w = best_share(T, rho, rounds) if share is None else share
         return relative_error(T, w, rho, rounds), w
 
-    T = min(range(1, longest + 1), key=lambda T: score(T)[0])
+    T = min(range(1, last + 1), key=lambda T: score(T)[0])
     error, w = score(T)
     return T, w, error
 
 
-def outlook(
+def predict_noise(
     algorithm: Diff2,
     budget: Budget,
     client_sizes: Sequence[int],
+    protection: Protection | None = None,
     *,
     step_length: float,
     dimension: int = 1,
-    weighting: str = "clients",
-    accounting: str = "exact",
-) -> Outlook:
+) -> NoisePrediction:
     """Predict the noise in the estimate of a run, and suggest T and the budget split.
 
     Args:
         step_length: the typical distance of two iterates: the root mean square of ``step_norm`` in the history of an
             earlier run, best without its start, where steps are long.
-        dimension: d, the number of parameters; 1 gives the error a parameter.
+        dimension: d, the number of parameters; 1 gives the error per parameter.
     """
     positive("step_length", step_length)
     at_least("dimension", dimension, 1)
     rounds, clip = algorithm.rounds, algorithm.clip_gradient
     radius = algorithm.clip_smoothness * step_length
     rho = (min(radius, 2 * clip) if algorithm.cap else radius) / clip
-    single = plan(
-        DPGD(rounds, clip, algorithm.routine), budget, client_sizes, weighting=weighting, accounting=accounting
-    )
+    single = plan(DPGD(rounds, clip, algorithm.routine), budget, client_sizes, protection)
     unit = dimension * (clip * (single.sigma_1 or 0.0)) ** 2
 
-    def prediction(T: int, share: float, relative: float) -> Prediction:
-        return Prediction(T, None if T == 1 else 1 / share, relative, relative * unit)
+    def prediction(T: int, share: float, relative: float) -> Choice:
+        return Choice(T, None if T == 1 else 1 / share, relative, relative * unit)
 
     shares, T = algorithm.shares(), min(algorithm.restart_interval, rounds)
     share = shares[GRADIENT] / (shares[GRADIENT] + shares[DIFFERENCE])
-    return Outlook(
+    return NoisePrediction(
         rho=rho,
         dpgd=prediction(1, 1.0, 1.0),
         given=prediction(T, share, relative_error(T, share, rho, rounds)),

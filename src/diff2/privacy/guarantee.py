@@ -61,8 +61,8 @@ class Guarantee:
         among = f"the {records:,} of {clients} client{'s' if clients > 1 else ''}"
         if self.unit == "client":
             return f"replacing all the records of any one of the {clients} clients"
-        if self.unit == "owner":
-            return f"replacing all the records that any one owner has at a client, among {among},"
+        if self.unit == "group":
+            return f"replacing all the records of any one group at a client, among {among},"
         if self.adjacency == "add-or-remove-one":
             return f"adding or removing any one record, among {among},"
         return f"replacing any one record among {among}"
@@ -71,8 +71,8 @@ class Guarantee:
         if self.unit == "client":
             return f"the numbers of clients and records are public, and {self._trusted('adds the noise')}"
         public = f"the number of records of each client is public, {self._trusted('adds the noise')}"
-        if self.unit == "owner":
-            return f"{public}, and records of the same owner at two clients are not protected as one"
+        if self.unit == "group":
+            return f"{public}, and records of the same group at two clients are not protected as one"
         if self.adjacency == "add-or-remove-one":
             public = (
                 "the sampling rate and the numbers by which sums are divided are public constants, "

@@ -18,8 +18,8 @@ weighting         all records                 a batch
 ``"records"``     :math:`1/N`                 :math:`n_p/(N b_p)`
 ================  ==========================  ==========================
 
-A client as the unit has the weight :math:`1/m`. An owner of several records has the weight of a record: what is clipped
-is the sum over the owner's records.
+A client as the unit has the weight :math:`1/m`. A group of records has the weight of a record: what is clipped is the
+sum over the records of the group.
 """
 
 from __future__ import annotations
@@ -28,25 +28,48 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from .._validate import at_least, one_of
 from ..errors import InvalidArgument
-from ..privacy.release import ADD_OR_REMOVE_ONE, FIXED, FULL, POISSON, REPLACE_ONE
-from .question import ALL, Batch
+from ..privacy.calibration import ACCOUNTINGS
+from ..privacy.release import ADD_OR_REMOVE_ONE, FIXED, FULL, POISSON, REPLACE_ONE, Release
+from .question import ALL, Batch, Question
 
 WEIGHTINGS = ("clients", "records")
-UNITS = ("record", "owner", "client")
+UNITS = ("record", "group", "client")
 CLIENT_ORDERS = ("round_robin", "random")
 
 
-class Exposure(NamedTuple):
-    """How a unit shows in an answer."""
+@dataclass(frozen=True)
+class Protection:
+    """What is protected, and how that is counted.
 
-    sensitivity: float  # for the radius one
-    sampling: str = FULL  # "fixed": without replacement; "poisson"
-    rate: float = 1.0  # largest probability of a unit to be in the batch
-    members: tuple[int, ...] | None = None  # clients (or parts) whose units show at all; None: all
+    Args:
+        unit: a ``"record"``, a ``"group"`` of records of one client (say, those of a person), or a whole ``"client"``.
+        weighting: ``"clients"``, the mean of the clients' means; ``"records"``, the mean over all records.
+        clients_per_round: how many clients take part in a round; None: all.
+        client_order: ``"round_robin"`` in a shuffled public order, or, for ``unit="client"``, ``"random"``.
+        accounting: ``"exact"``, or ``"paper"`` for the closed forms of the paper, which need more noise.
+    """
+
+    unit: str = "record"
+    weighting: str = "clients"
+    clients_per_round: int | None = None
+    client_order: str = "round_robin"
+    accounting: str = "exact"
+
+    def __post_init__(self) -> None:
+        one_of("unit", self.unit, UNITS)
+        one_of("weighting", self.weighting, WEIGHTINGS)
+        one_of("client_order", self.client_order, CLIENT_ORDERS)
+        one_of("accounting", self.accounting, ACCOUNTINGS)
+        if self.clients_per_round is not None:
+            at_least("clients_per_round", self.clients_per_round, 1)
+
+    def population(self, sizes: Sequence[int], adjacency: str = REPLACE_ONE) -> Population:
+        """Return the units of clients of these sizes."""
+        counts = tuple(int(size) for size in sizes)
+        return Population(counts, self.weighting, self.unit, self.clients_per_round, self.client_order, adjacency)
 
 
 @dataclass(frozen=True)
@@ -56,7 +79,7 @@ class Population:
     Args:
         sizes: records of each client.
         weighting: ``"clients"`` or ``"records"``.
-        unit: ``"record"``, ``"owner"`` (several records of one client), ``"client"``.
+        unit: ``"record"``, ``"group"`` (several records of one client), ``"client"``.
         clients_per_round: m of the P clients take part in a round; None: all.
         client_order: ``"round_robin"`` in a shuffled order that is public, or ``"random"``, drawn in secret.
         adjacency: what is compared: data sets of the same sizes, or with one unit more.
@@ -73,16 +96,12 @@ class Population:
         at_least("number of clients", len(self.sizes), 1)
         for p, size in enumerate(self.sizes):
             at_least(f"client_sizes[{p}]", size, 1)
-        one_of("weighting", self.weighting, WEIGHTINGS)
-        one_of("unit", self.unit, UNITS)
-        one_of("client_order", self.client_order, CLIENT_ORDERS)
-        if self.clients_per_round is not None:
-            at_least("clients_per_round", self.clients_per_round, 1)
-            if self.clients_per_round > len(self.sizes):
-                raise InvalidArgument(
-                    f"expected clients_per_round to be at most the number of clients, {len(self.sizes)}, got "
-                    f"clients_per_round={self.clients_per_round}"
-                )
+        Protection(self.unit, self.weighting, self.clients_per_round, self.client_order)
+        if self.clients_per_round is not None and self.clients_per_round > len(self.sizes):
+            raise InvalidArgument(
+                f"expected clients_per_round to be at most the number of clients, {len(self.sizes)}, got "
+                f"clients_per_round={self.clients_per_round}"
+            )
         if self.unit == "client" and self.weighting == "records":
             raise InvalidArgument(
                 "unit='client' clips the mean of each client, so clients weigh alike; use weighting='clients'"
@@ -92,7 +111,7 @@ class Population:
                 f"client_order='random' lowers the cost of a whole client only, not of a {self.unit}: whether a client "
                 "took part can be seen. Use client_order='round_robin', or unit='client'"
             )
-        if self.unit == "owner" and not self.everyone:
+        if self.unit == "group" and not self.everyone:
             raise InvalidArgument("groups and clients_per_round cannot be combined yet; leave one of them out")
 
     @property
@@ -102,7 +121,7 @@ class Population:
 
     @property
     def units(self) -> int:
-        """The number of units, or for owners a bound of it: their records."""
+        """The number of units, or for groups a bound of it: their records."""
         return len(self.sizes) if self.unit == "client" else sum(self.sizes)
 
     def participants(self, round: int) -> tuple[int, ...]:
@@ -147,7 +166,7 @@ class Population:
         if self.unit != "record":
             raise InvalidArgument(
                 f"unit={self.unit!r} needs an algorithm that asks all records of all clients in a round; batches of "
-                "records are not drawn by that unit. Use Diff2, DPGD, FusedDiff2, RecursiveDiff2, DriftDiff2 or GD"
+                "records are not drawn by that unit. Use Diff2, RecursiveDiff2, DPGD or GD"
             )
         if not self.everyone and (batch.part is not None or batch.rate is not None or batch.clients is None):
             raise InvalidArgument(
@@ -169,9 +188,16 @@ class Population:
                 f"{batch.part[1]} batches cannot be made of the {min(sizes)} records of the smallest client; lower it"
             )
 
-    def exposure(self, round: int, batch: Batch = ALL) -> Exposure:
-        """Return how a unit shows in the answer to a question of this round."""
-        return _exposure(self, 1 if self.everyone or self._drawn else round, batch)
+    def release(self, question: Question, round: int) -> Release:
+        """Return how a unit shows in the answer to a question of this round, as a release for the radius one."""
+        shown = _shown(self, 1 if self.everyone or self._drawn else round, question.batch)
+        return shown._replace(round=round, purpose=question.purpose, step=question.step, leaves=question.leaves)
+
+    def takes_part(self, client: int, round: int, batch: Batch) -> bool:
+        """Return whether a client may be asked in a round; where clients are drawn in secret, anyone may."""
+        if batch.clients is not None:
+            return client in batch.clients
+        return self._drawn or client in self.participants(round)
 
     @property
     def _drawn(self) -> bool:
@@ -200,29 +226,29 @@ def part_range(size: int, part: int, parts: int) -> range:
 
 
 @lru_cache(maxsize=4096)
-def _exposure(population: Population, round: int, batch: Batch) -> Exposure:
+def _shown(population: Population, round: int, batch: Batch) -> Release:
     population.check(batch)
-    everyone = tuple(range(len(population.sizes)))
+    shown, everyone = Release(round, ""), tuple(range(len(population.sizes)))
     m = len(everyone) if population.clients_per_round is None else population.clients_per_round
     if population._drawn:
-        return Exposure(2 / m, FIXED, m / len(everyone))
+        return shown._replace(sensitivity=2 / m, sampling=FIXED, rate=m / len(everyone))
     clients = population.participants(round) if batch.clients is None else batch.clients
-    members = None if clients == everyone else clients
+    shown = shown._replace(members=None if clients == everyone else clients)
     if population.unit == "client":
-        return Exposure(2 / len(clients), members=members)
+        return shown._replace(sensitivity=2 / len(clients))
     if batch.part is not None:
         # One bound for all parts, so that the noise of a tree over them has one scale.
         j, parts = batch.part
         each = [max(population.weights(clients, Batch(part=(i, parts)))) for i in range(parts)]
-        return Exposure(2 * max(each), members=(j,))
+        return shown._replace(sensitivity=2 * max(each), members=(j,))
     heaviest = max(population.weights(clients, batch))
     if batch.rate is not None:
-        return Exposure(heaviest, POISSON, batch.rate, members)
+        return shown._replace(sensitivity=heaviest, sampling=POISSON, rate=batch.rate)
     if batch.size is not None:
         drawn = population.batch_sizes(batch.size, clients)
         rate = max(count / population.sizes[p] for count, p in zip(drawn, clients, strict=True))
-        return Exposure(2 * heaviest, FIXED if rate < 1 else FULL, rate, members)
-    return Exposure(2 * heaviest, members=members)
+        return shown._replace(sensitivity=2 * heaviest, sampling=FIXED if rate < 1 else FULL, rate=rate)
+    return shown._replace(sensitivity=2 * heaviest)
 
 
 @lru_cache(maxsize=64)

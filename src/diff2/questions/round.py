@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from .._types import Vector
-from ..cohorts.pooled import Cohort
-from ..errors import LedgerError
-from ..privacy import BoundedMean, Mechanism, Release, ReleaseEntry
-from .population import Exposure
+from ..errors import InvalidArgument, LedgerError
+from ..privacy.mechanism import BoundedMean, Mechanism, combined
+from ..privacy.release import Release
+from .population import Population
+from .question import Question
 
-GRADIENT = "gradient"  # purpose of a release of the mean gradient; its sigma is the paper's sigma_1
-DIFFERENCE = "difference"  # purpose of a release of the mean difference; sigma_2
-SCALING = "scaling"  # purpose of the release, before the first round, of the columns' means and squares
-LOCAL = "local"  # purpose of a release of a local step; sigma_3
+
+class Cohort(Protocol):
+    """Who answers: the one seam between an algorithm and the records. Vectors in, bounded means out; no record passes.
+
+    Whether the records are in this process or at several sites is the cohort's business. So is drawing batches: who
+    asks never learns which records answered.
+    """
+
+    @property
+    def population(self) -> Population:
+        """The units that are protected, and their public numbers."""
+        ...
+
+    def answer(self, question: Question) -> BoundedMean:
+        """Return the mean that was asked for, with how far one unit can move it."""
+        ...
 
 
 class Estimate(NamedTuple):
@@ -25,18 +38,17 @@ class Estimate(NamedTuple):
     variance: float  # of the noise in each coordinate, known exactly; 0 without noise
 
 
-class Planned(NamedTuple):
-    """A release to come: priced before there is any data."""
+class Noisy(NamedTuple):
+    """A released vector."""
 
-    purpose: str
-    exposure: Exposure
-    factor: float = 1.0  # its noise multiplier in units of the purpose's
-    padding: float = 1.0  # by how much the paper counts it too often
+    value: Vector  # double precision
+    variance: float  # of the noise in each coordinate; of a leaf of a tree: in a node
+    release: Release  # its line in the ledger
 
 
 @dataclass
 class Round:
-    """Round r: where we are, whom to ask, and how much noise to add."""
+    """Round r: where we are, what was declared for it, whom to ask, and how much noise to add."""
 
     number: int  # r, from 1
     total: int  # R
@@ -44,45 +56,53 @@ class Round:
     cohort: Cohort
     mechanism: Mechanism
     multipliers: Mapping[str, float]  # noise multiplier of each purpose, as calibrated
-    allowance: float  # sum of 1/z^2 that the plan's full releases have; inf without noise
+    questions: tuple[Question, ...]  # what the algorithm has declared
+    routine_questions: tuple[Question, ...] = ()  # and its routine
     output_step: int = 0  # the local step whose starting point is wanted, if this round's is
-    entries: list[ReleaseEntry] = field(default_factory=list)  # ledger lines of this round
+    releases: list[Release] = field(default_factory=list)  # of this round
     visited: Vector | None = None  # the point that was wanted
 
     @property
-    def rounds_left(self) -> int:
-        """This round and those to come."""
-        return self.total - self.number + 1
+    def population(self) -> Population:
+        return self.cohort.population
 
-    def release(self, mean: BoundedMean, purpose: str, *, multiplier: float | None = None, step: int = 0) -> Release:
-        """Let a mean out with noise. ``multiplier`` instead of the calibrated one must keep the run's total.
+    def ask(
+        self, question: Question, params: Vector, previous: Vector | None = None, *, remember: bool = False
+    ) -> BoundedMean:
+        """Ask a declared question at these iterates.
 
         Args:
-            step: tells several releases of one purpose in a round apart; each has noise of its own.
+            remember: a difference to ``params`` may be asked for next.
         """
-        if any((entry.purpose, entry.step) == (purpose, step) for entry in self.entries):
-            raise LedgerError(
-                f"round {self.number} has released a {purpose} of step {step} already; a second one would carry the "
-                "same noise, and their difference none. Give each release of a round its own step"
+        declared = (*self.questions, *self.routine_questions)
+        if question not in declared:
+            raise InvalidArgument(
+                f"round {self.number} asks for what was not declared: {question}. Declare it in questions(), which "
+                f"says for this round: {list(declared)}"
             )
-        z = self.multipliers[purpose] if multiplier is None else multiplier
-        release = self.mechanism.gaussian(mean, z, round=self.number, purpose=purpose, step=step)
-        self.entries.append(release.entry)
-        return release
+        return self.cohort.answer(question.at(self.number, params, previous, remember=remember))
 
-    def release_leaf(self, mean: BoundedMean, purpose: str, *, leaf: int, leaves: int) -> Release:
-        """Let a mean out as one leaf of a tree: sums of leaves carry the noise of a few nodes."""
-        release = self.mechanism.tree(
-            mean, self.multipliers[purpose], round=self.number, purpose=purpose, leaf=leaf, leaves=leaves
-        )
-        self.entries.append(release.entry)
-        return release
-
-    def at(self, number: int) -> Round:
-        """Return another round of the same run, for what depends on its number alone."""
-        return replace(self, number=number)
+    def release(self, *means: BoundedMean | tuple[float, BoundedMean]) -> Noisy:
+        """Let a mean out with noise, or a weighted sum of means of the same units: pairs (weight, mean)."""
+        pairs = [mean if isinstance(mean, tuple) else (1.0, mean) for mean in means]
+        mean = pairs[0][1] if len(pairs) == 1 and pairs[0][0] == 1 else combined(pairs)
+        planned = mean.release
+        if any(release.label == planned.label for release in self.releases):
+            raise LedgerError(
+                f"round {self.number} has released a {planned.purpose} of step {planned.step} already; a second one "
+                "would carry the same noise, and their difference none. Give each release of a round its own step"
+            )
+        value, release, variance = self.mechanism.release(mean, self.multipliers[planned.purpose])
+        self.releases.append(release)
+        return Noisy(_as_vector(value, self.params), variance, release)
 
     def visit(self, step: int, params: Vector) -> None:
         """Say that a local step starts from these parameters; the output may be drawn from such points."""
         if step == self.output_step:
             self.visited = params
+
+
+def _as_vector(value: object, like: Vector) -> Vector:
+    import torch
+
+    return torch.as_tensor(value).to(like.device)

@@ -21,18 +21,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from .._types import Vector
 from .._validate import at_least, one_of, positive
+from .._vectors import moved
 from ..errors import InvalidArgument
-from ..questions.population import Batch, Population
-from ..questions.round import LOCAL, Estimate, Planned, Round
+from ..questions import LOCAL, Batch, Estimate, Population, Question, Round, Smoothness
+from .base import Routine
 from .schedule import SCHEDULES, scheduled
 
 
 @dataclass(frozen=True)
-class BVRLocalSGD:
+class BVRLocalSGD(Routine):
     """Bias-variance reduced local SGD at one client a round.
 
     Args:
@@ -57,18 +56,11 @@ class BVRLocalSGD:
         positive("local_clip_smoothness", self.local_clip_smoothness, infinite=True)
         one_of("schedule", self.schedule, SCHEDULES)
 
-    def init(self, params: Vector) -> dict[str, Any]:
-        return {}
-
-    def output(self, state: dict[str, Any], params: Vector) -> Vector:
-        return params
-
-    def releases(self, round: int, population: Population) -> Iterable[Planned]:
-        if self.local_steps > 1:
-            exposure = population.exposure(round, self._batch(round, len(population.sizes)))
-            # The paper counts K steps where K - 1 are noisy.
-            planned = Planned(LOCAL, exposure, padding=self.local_steps / (self.local_steps - 1))
-            yield from [planned] * (self.local_steps - 1)
+    def questions(self, round: int, population: Population) -> Iterable[Question]:
+        client, rule = round % len(population.sizes), Smoothness(self.local_clip_smoothness)
+        batch = Batch(clients=(client,), size=self.batch_size)
+        for k in range(2, self.local_steps + 1):
+            yield Question.difference(rule, LOCAL, batch=batch, step=k)
 
     def check(self, population: Population, private: bool) -> None:
         if self.local_steps > 1:
@@ -79,26 +71,19 @@ class BVRLocalSGD:
                     "expected local_clip_smoothness to be finite in a private run, got inf; choose a radius"
                 )
 
+    def overcount(self) -> dict[str, float]:
+        # The paper counts K steps where K - 1 are noisy.
+        return {LOCAL: self.local_steps / (self.local_steps - 1)} if self.local_steps > 1 else {}
+
     def step(
         self, state: dict[str, Any], params: Vector, estimate: Estimate, round: Round
     ) -> tuple[Vector, dict[str, Any]]:
-        rate = scheduled(self.learning_rate, self.schedule, round)
-        batch = self._batch(round.number, len(round.cohort.population.sizes))
-        value, before, now = estimate.value, params, _moved(params, rate, estimate.value)
+        rate = scheduled(self.learning_rate, self.schedule, round.number, round.total)
+        value, before, now = estimate.value, params, moved(params, rate * estimate.value)
         round.visit(0, params)
-        for k in range(2, self.local_steps + 1):
-            round.visit(k - 1, now)
-            apart = float(torch.linalg.vector_norm(now.double() - before.double()))
-            radius = self.local_clip_smoothness * apart if apart > 0 else 0.0
-            mean = round.cohort.clipped_difference(now, before, radius, round=round.number, batch=batch, step=k)
+        for question in round.routine_questions:
+            round.visit(question.step - 1, now)
             # Noise first, then the sum: see the estimator.
-            value = value + round.release(mean, LOCAL, step=k).value
-            before, now = now, _moved(now, rate, value)
+            value = value + round.release(round.ask(question, now, before)).value
+            before, now = now, moved(now, rate * value)
         return now, state
-
-    def _batch(self, round: int, clients: int) -> Batch:
-        return Batch(clients=(round % clients,), size=self.batch_size)
-
-
-def _moved(params: Vector, rate: float, value: Vector) -> Vector:
-    return (params.double() - rate * value).to(params.dtype)

@@ -15,7 +15,6 @@ import math
 from typing import Any
 
 from .._validate import one_of, positive
-from ..questions.round import Round
 
 SCHEDULES = ("constant", "cosine", "inverse_root")
 
@@ -26,11 +25,11 @@ def check_schedule(learning_rate: Any, schedule: Any) -> None:
     one_of("schedule", schedule, SCHEDULES)
 
 
-def scheduled(learning_rate: float, schedule: str, round: Round) -> float:
-    """Return the learning rate of a round; ``learning_rate`` itself in the first round, whatever the schedule."""
+def scheduled(learning_rate: float, schedule: str, number: int, total: int) -> float:
+    """Return the learning rate of round ``number`` of ``total``; in the first, ``learning_rate`` itself."""
     one_of("schedule", schedule, SCHEDULES)
     if schedule == "cosine":
-        return learning_rate * (1 + math.cos(math.pi * (round.number - 1) / round.total)) / 2
+        return learning_rate * (1 + math.cos(math.pi * (number - 1) / total)) / 2
     if schedule == "inverse_root":
-        return learning_rate / math.sqrt(round.number)
+        return learning_rate / math.sqrt(number)
     return learning_rate

@@ -10,45 +10,43 @@ from typing import Any
 from ..algorithms import DPGD, Algorithm, Diff2
 from ..data import BuiltinSettings, DatasetSettings, TableSettings
 from ..errors import InvalidArgument
-from ..planning.plan import Plan, PlannedRelease, plan
-from ..planning.prediction import TYPICAL_RHO, Outlook, cycle_growth, outlook
+from ..planning import Plan, plan
+from ..planning.prediction import TYPICAL_RHO, NoisePrediction, cycle_growth, predict_noise
 from ..privacy import Budget
+from ..questions import Protection
 from ..routines import GradientDescent
 from .reader import RunFile
 
 
 @dataclass(frozen=True)
-class Kind:
-    """Releases that are alike but for their noise."""
+class AlikeReleases:
+    """Releases that have purpose, sampling and noise in common."""
 
     purpose: str
     sampling: str  # "full", "fixed" or "poisson"
     rate: float  # largest probability of a unit to be in the batch
     count: int  # of all clients together
-    multiplier_min: float  # noise deviation / sensitivity
-    multiplier_max: float
+    multiplier: float  # noise deviation / sensitivity
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Preview:
     """The plan, and the predicted noise: for the step length that was given, or for several."""
 
     plan: Plan
     dimension: int | None  # None: errors are those of one parameter
-    outlooks: tuple[Outlook, ...]  # one where a step length was given; none where the prediction does not apply
+    predictions: tuple[NoisePrediction, ...]  # one where a step length was given; none where the formula does not apply
     step_length: float | None
     cycle_growth: float | None  # by the noise of the differences; None where learning rate or dimension is not known
 
     @property
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[AlikeReleases]:
         """What will be released, by purpose and by how the records are drawn."""
-        found: dict[tuple[str, str, float], list[PlannedRelease]] = {}
+        found: dict[tuple[str, str, float, float], int] = {}
         for release in self.plan.releases:
-            found.setdefault((release.purpose, release.exposure.sampling, release.exposure.rate), []).append(release)
-        return [
-            Kind(*key, len(alike), min(r.multiplier for r in alike), max(r.multiplier for r in alike))
-            for key, alike in found.items()
-        ]
+            key = (release.purpose, release.sampling, release.rate, release.multiplier)
+            found[key] = found.get(key, 0) + 1
+        return [AlikeReleases(*key[:3], count, key[3]) for key, count in found.items()]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -63,7 +61,7 @@ class Forecast:
             "algorithm": noise.algorithm.name,
             "rounds": noise.algorithm.rounds,
             "client_sizes": list(noise.client_sizes),
-            "weighting": noise.weighting,
+            "weighting": population.weighting,
             "unit": population.unit,
             "adjacency": population.adjacency,
             "clients_per_round": population.clients_per_round,
@@ -74,81 +72,59 @@ class Forecast:
             "sigma_3": noise.sigma_3,
             "releases": counts,
             "kinds": [asdict(kind) for kind in self.kinds],
-            "adaptive": noise.algorithm.adaptive,
             "multipliers": dict(noise.multipliers),
             "dimension": self.dimension,
             "step_length": self.step_length,
             "cycle_growth": self.cycle_growth,
-            "predictions": [view.to_json() for view in self.outlooks],
+            "predictions": [prediction.to_json() for prediction in self.predictions],
         }
 
 
-def forecast(
+def preview(
     client_sizes: Sequence[int],
     run: RunFile | None,
     options: Mapping[str, Any],
     *,
     step_length: float | None = None,
     dimension: int | None = None,
-) -> Forecast:
-    """Return the forecast for a run file, for options, or for a run file changed by options.
+) -> Preview:
+    """Return the plan for a run file, for options, or for a run file changed by options, and what to expect of it.
 
     Args:
-        options: ``epsilon``, ``delta``, ``weighting``, ``accounting``, ``unit``, ``clients_per_round``,
-            ``client_order``, fields of the algorithm; None: not given.
+        options: ``epsilon``, ``delta``, fields of :class:`Protection` and of the algorithm; None: not given.
         step_length: typical distance of two iterates; None predicts for a range of them.
         dimension: the number of parameters; None takes it from the run file where that names all columns.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    settings = _settings(run, given)
+    names = {field.name for field in fields(Protection)}
+    changed = {name: given.pop(name) for name in list(given) if name in names}
+    protection = replace(Protection() if run is None else run.protection, **changed)
+    opening_share = None
     if run is not None:
         given = {"epsilon": run.privacy.epsilon, "delta": run.privacy.delta, **given}
+        if isinstance(run.data, TableSettings | DatasetSettings):
+            opening_share = run.data.opening_share
     budget = Budget(given.pop("epsilon"), given.pop("delta"))
     algorithm = _algorithm(run, given)
-    noise = plan(algorithm, budget, client_sizes, **settings)
+    noise = plan(algorithm, budget, client_sizes, protection, opening_share=opening_share)
     if dimension is None and run is not None:
         dimension = _dimension(run)
-    outlooks: tuple[Outlook, ...] = ()
+    predictions: tuple[NoisePrediction, ...] = ()
     if isinstance(algorithm, Diff2) and predictable(algorithm, noise):
         lengths = [step_length] if step_length is not None else _typical_lengths(algorithm)
-        outlooks = tuple(
-            outlook(
-                algorithm,
-                budget,
-                client_sizes,
-                step_length=length,
-                dimension=dimension or 1,
-                weighting=noise.weighting,
-                accounting=noise.accounting,
-            )
+        predictions = tuple(
+            predict_noise(algorithm, budget, client_sizes, protection, step_length=length, dimension=dimension or 1)
             for length in lengths
         )
     growth = None
     if isinstance(algorithm, Diff2) and run is not None and dimension is not None:
         growth = cycle_growth(algorithm, noise.sigma_2 or 0.0, dimension) if _descends(algorithm) else None
-    return Forecast(noise, dimension, outlooks, step_length, growth)
-
-
-def _settings(run: RunFile | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Return how records are weighed, protected, sampled and accounted for; these leave ``given``."""
-    defaults: dict[str, Any] = {"weighting": "clients", "accounting": "exact", "unit": "record"}
-    defaults |= {"clients_per_round": None, "client_order": "round_robin"}
-    if run is not None:
-        defaults |= {name: getattr(run.run, name) for name in ("weighting", "clients_per_round", "client_order")}
-        defaults |= {name: getattr(run.privacy, name) for name in ("accounting", "unit")}
-        if defaults["unit"] == "record" and run.data is not None and run.data.group_column is not None:
-            defaults["unit"] = "owner"
-        if isinstance(run.data, TableSettings | DatasetSettings):
-            defaults["opening_share"] = run.data.opening_share
-    return {name: given.pop(name, value) for name, value in defaults.items()}
+    return Preview(noise, dimension, predictions, step_length, growth)
 
 
 def predictable(algorithm: Diff2, noise: Plan) -> bool:
-    """Whether the formula of the planner holds: the paper's estimator, all records in every round."""
-    plain = algorithm.noise_schedule == "constant" and not isinstance(algorithm.budget_split, str)
-    return (
-        plain and algorithm.routine.local_steps == 1 and noise.population.everyone and noise.population.unit == "record"
-    )
+    """Whether the formula of the prediction holds: all records in every round."""
+    return algorithm.routine.local_steps == 1 and noise.population.everyone and noise.population.unit == "record"
 
 
 def _descends(algorithm: Diff2) -> bool:

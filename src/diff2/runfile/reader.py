@@ -27,7 +27,7 @@ from ..models.mlp import ACTIVATIONS
 from ..privacy import Budget
 from ..privacy.calibration import ACCOUNTINGS
 from ..privacy.trust import Trust
-from ..questions.population import CLIENT_ORDERS, WEIGHTINGS
+from ..questions import Protection
 from ..routines import ROUTINES, Routine
 from ..training.build import OUTPUTS
 from .fields import from_table
@@ -87,16 +87,15 @@ class RunSettings:
     dtype: str = "float32"
     seed: int | None = None
     metrics_every: int | None = None
+    engine: str = "auto"
 
     def __post_init__(self) -> None:
-        one_of("weighting", self.weighting, WEIGHTINGS)
-        one_of("client_order", self.client_order, CLIENT_ORDERS)
+        Protection("client", self.weighting, self.clients_per_round, self.client_order)
         one_of("output", self.output, OUTPUTS)
         one_of("dtype", self.dtype, DTYPES)
         for name, value, least in (
             ("seed", self.seed, 0),
             ("metrics_every", self.metrics_every, 1),
-            ("clients_per_round", self.clients_per_round, 1),
         ):
             if value is not None:
                 at_least(name, value, least)
@@ -160,6 +159,17 @@ class RunFile:
     privacy: PrivacySettings
     run: RunSettings
     federation: FederationSettings | None = None
+
+    @property
+    def protection(self) -> Protection:
+        """What is protected, and how that is counted."""
+        return protection_of(self.privacy, self.run, grouped=getattr(self.data, "group_column", None) is not None)
+
+
+def protection_of(privacy: PrivacySettings, run: RunSettings, *, grouped: bool) -> Protection:
+    """Return what ``[privacy]`` and ``[run]`` say of it; with groups of records, these are the unit."""
+    unit = "group" if grouped and privacy.unit == "record" else privacy.unit
+    return Protection(unit, run.weighting, run.clients_per_round, run.client_order, privacy.accounting)
 
 
 @dataclass(frozen=True)

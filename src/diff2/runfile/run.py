@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,14 +11,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from .._files import read_json
 from ..data import EncodedClients, Encoding, load_clients
 from ..errors import CheckpointError, InvalidArgument
 from ..models.mlp import mlp
-from ..planning.plan import Opening, plan
-from ..training.build import train
+from ..training.build import Compute, prepare
 from ..training.result import TrainResult
-from .reader import AT_SITES, RunFile
-from .scaling import scale_privately
+from .reader import AT_SITES, ModelSettings, RunFile, RunSettings
+from .scaling import PrivateScaling, scaled_encoding
 
 if TYPE_CHECKING:
     import pandas
@@ -47,7 +46,7 @@ def train_run_file(
     """Train what the run file describes and write model, ledger, result, history and checkpoint to ``directory``.
 
     Args:
-        resume: go on with a run that was killed; without it a directory that holds anything is refused.
+        resume: take up a run that was killed; without it a directory that holds anything is refused.
         seed: instead of the file's ``seed``; the run is then *not private*.
         progress: show a bar; by default where standard error is a terminal.
     """
@@ -60,39 +59,37 @@ def train_run_file(
     if run.federation is not None and run.federation.trust == "sites":
         raise InvalidArgument(f"{run.path}: trust='sites' needs sites that add noise; use 'diff2 federate simulate'")
     tables, settings = load_clients(run.data, strict=run.privacy.strict, pending=True), run.run
-    seed = settings.seed if seed is None else seed
-    tables, opening = _scaled(run, tables, seed, target)
+    opening = None if tables.pending is None else PrivateScaling(tables.pending.columns, tables.pending.share)
     encoding = tables.encoding
-    model = mlp(len(encoding.inputs), encoding.outputs, **asdict(run.model))
-    result = train(
-        model,
+    training = prepare(
+        mlp(len(encoding.inputs), encoding.outputs, **asdict(run.model)),
         encoding.loss,
         tables.clients,
         run.algorithm,
         run.privacy.budget,
-        seed=seed,
-        output=settings.output,
-        weighting=settings.weighting,
-        accounting=run.privacy.accounting,
-        unit=run.privacy.unit,
+        protection=run.protection,
+        compute=Compute(
+            engine=settings.engine,
+            dtype=getattr(torch, settings.dtype),
+            by_client=run.federation is not None,  # then the same bytes as at the sites, under one seed
+        ),
         groups=tables.groups,
-        clients_per_round=settings.clients_per_round,
-        client_order=settings.client_order,
-        dtype=getattr(torch, settings.dtype),
-        metrics_every=settings.metrics_every,
-        holdout=None if settings.metrics_every is None else tables.holdout,
+        seed=settings.seed if seed is None else seed,
+        output=settings.output,
         directory=target,
         resume=resume,
+        metrics_every=settings.metrics_every,
+        holdout=None if settings.metrics_every is None else tables.holdout,
         leaks=tables.leaks,
         strict=run.privacy.strict,
-        by_client=run.federation is not None,  # then the same bytes as at the sites, under one seed
-        progress=progress,
         opening=opening,
     )
-    result.save(target)
-    document = _document(run, tables, result)
-    (target / "result.json").write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    return FinishedRun(result, target, document)
+    result = training.run(progress=progress)
+    if training.directory.opening is not None:
+        released = np.array(training.directory.opening), result.ledger.releases[0].noise_std
+        tables = tables._replace(encoding=scaled_encoding(tables, *released))
+    result.save(target, _described(run, tables, result))
+    return FinishedRun(result, target, {**result.summary(), **_described(run, tables, result)})
 
 
 class SavedModel(NamedTuple):
@@ -113,7 +110,7 @@ def load_model(directory: str | os.PathLike[str]) -> SavedModel:
     """Return what ``diff2 train`` left in a directory, ready to predict."""
     folder = Path(directory)
     try:
-        document = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        document = read_json(folder / "result.json") or {}
         encoding, shape = Encoding.from_json(document["encoding"]), document["model"]
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidArgument(f"{folder / 'result.json'} was not written by 'diff2 train' ({error!r})") from None
@@ -128,41 +125,25 @@ def require_free(target: Path, resume: bool) -> None:
     if target.exists() and not target.is_dir():
         raise InvalidArgument(f"{target} is a file; give a directory for the run")
     if not resume and target.is_dir() and any(target.iterdir()):
-        raise CheckpointError(
-            f"{target} is not empty: go on with the run in it by --resume, or choose another directory"
-        )
+        raise CheckpointError(f"{target} is not empty: resume the run in it by --resume, or choose another directory")
 
 
-def _scaled(
-    run: RunFile, tables: EncodedClients, seed: int | None, target: Path
-) -> tuple[EncodedClients, Opening | None]:
-    """Scale by a private release where the run file asks for it; everything else is checked first."""
-    if tables.pending is None:
-        return tables, None
-    noise_plan = plan(
-        run.algorithm,
-        run.privacy.budget,
-        [len(inputs) for inputs, _ in tables.clients],
-        weighting=run.run.weighting,
-        accounting=run.privacy.accounting,
-        unit=run.privacy.unit,
-        clients_per_round=run.run.clients_per_round,
-        client_order=run.run.client_order,
-        opening_share=tables.pending.share,
-    )
-    return scale_privately(tables, noise_plan, seed=seed, directory=target)
-
-
-def _document(run: RunFile, tables: EncodedClients, result: TrainResult) -> dict[str, Any]:
+def _described(run: RunFile, tables: EncodedClients, result: TrainResult) -> dict[str, Any]:
     """Say what was trained on what, and how to use it."""
     sizes = result.plan.client_sizes
-    model = {"kind": "mlp", "inputs": len(tables.encoding.inputs), "outputs": tables.encoding.outputs}
     return {
-        **result.summary(),
         "clients": [{"name": name, "records": size} for name, size in zip(tables.names, sizes, strict=True)],
         "held_out": 0 if tables.holdout is None else len(tables.holdout[0]),
-        "loss": tables.encoding.loss,
-        "output": run.run.output,
-        "model": {**model, **asdict(run.model), "dtype": run.run.dtype},
-        "encoding": tables.encoding.to_json(),
+        **described_model(tables.encoding, run.model, run.run),
+    }
+
+
+def described_model(encoding: Encoding, model: ModelSettings, settings: RunSettings) -> dict[str, Any]:
+    """Say what ``load_model`` must know, in plain JSON values."""
+    shape = {"kind": "mlp", "inputs": len(encoding.inputs), "outputs": encoding.outputs}
+    return {
+        "loss": encoding.loss,
+        "output": settings.output,
+        "model": {**shape, **asdict(model), "dtype": settings.dtype},
+        "encoding": encoding.to_json(),
     }

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from .._types import Loss, Vector
-from ..cohorts.clients import Client
-from ..cohorts.per_client import ClientwiseCohort
-from ..cohorts.pooled import LocalCohort
+from ..cohorts import Client, LocalCohort, PerClientCohort
 from ..gradients import ColumnsEngine, Engine, FeatureCache, Records, row_by_row
 from ..models.losses import cross_entropy
 
@@ -20,7 +18,7 @@ CHUNK_ROWS = 1 << 16
 class _Found(NamedTuple):
     """What the model makes of some records."""
 
-    losses: Tensor  # one a record
+    losses: Tensor  # one per record
     hits: int  # records whose class has the largest output
 
 
@@ -35,7 +33,7 @@ class ExactMetrics:
         self,
         engine: Engine,
         loss: Loss,
-        cohort: LocalCohort | ClientwiseCohort,
+        cohort: LocalCohort | PerClientCohort,
         weighting: str,
         every: int,
         holdout: Client | None,
@@ -88,7 +86,7 @@ class ExactMetrics:
             for chunk in records.chunks(CHUNK_ROWS):
                 outputs = flat.module(chunk.inputs)
                 found = self._loss(outputs, chunk.targets)
-                # A loss that averages its batch is asked once a record, as it is in training.
+                # A loss that averages its batch is asked once per record, as it is in training.
                 alone = found.shape != (chunk.size,)
                 losses.append(row_by_row(self._loss)(outputs, chunk.targets) if alone else found)
                 if self._loss is cross_entropy:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from .._files import write_json
 from .._types import Vector
 from ..planning.plan import Plan
 from ..privacy import Ledger
@@ -25,7 +26,7 @@ class TrainResult:
 
     model: nn.Module
     params: Vector  # of the model, as one vector
-    history: pandas.DataFrame  # a row a round: what was released, and timings
+    history: pandas.DataFrame  # one row per round: what was released, and timings
     ledger: Ledger
     plan: Plan
     engine: str  # how gradients were computed
@@ -46,7 +47,7 @@ class TrainResult:
         return {
             "guarantee": self.ledger.guarantee().to_json(),
             "algorithm": self.ledger.header["algorithm"],
-            "weighting": plan.weighting,
+            "weighting": plan.population.weighting,
             "unit": plan.population.unit,
             "accounting": plan.accounting,
             "sigma_1": plan.sigma_1,
@@ -58,12 +59,16 @@ class TrainResult:
             "seconds": float(history["seconds"].sum()),
         }
 
-    def save(self, directory: str | os.PathLike[str]) -> Path:
-        """Write model.pt, result.json and history.csv; the ledger is there already if the run had this directory."""
+    def save(self, directory: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> Path:
+        """Write model.pt, result.json and history.csv; the ledger is there already if the run had this directory.
+
+        Args:
+            more: what else result.json should say.
+        """
         target = Path(directory)
         target.mkdir(parents=True, exist_ok=True)
         torch.save(self.model.state_dict(), target / "model.pt")
-        (target / "result.json").write_text(json.dumps(self.summary(), indent=2) + "\n", encoding="utf-8")
+        write_json(target / "result.json", {**self.summary(), **(more or {})})
         self.history.to_csv(target / "history.csv", index=False)
         return target
 
