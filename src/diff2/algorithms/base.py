@@ -90,7 +90,7 @@ def check_algorithm(kind: type[Algorithm]) -> str:
         lacking = [part for part in PARTS if getattr(kind, part) is getattr(Algorithm, part)]
         if lacking:
             missing = f"it must define {lacking[0]}(...)"
-        elif not is_dataclass(kind) or not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        elif not is_dataclass(kind) or not kind.__dataclass_params__.frozen:
             missing = "it must be a frozen dataclass: put @dataclass(frozen=True) above it"
         elif not {"rounds", "routine"} <= set(kind.__dataclass_fields__):
             missing = "its fields must include rounds and routine"

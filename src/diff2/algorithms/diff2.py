@@ -76,8 +76,8 @@ class Diff2(Algorithm):
         super().check(population, private)
         if private and self.restart_interval > 1 and not self.cap and math.isinf(self.clip_smoothness):
             raise InvalidArgument(
-                "expected clip_smoothness to be finite in a private run with cap=False, got clip_smoothness=inf; without "
-                "clipping no noise hides a record. Choose a radius"
+                "expected clip_smoothness to be finite in a private run with cap=False, got clip_smoothness=inf; "
+                "without clipping no noise hides a record. Choose a radius"
             )
 
     def init(self, params: Vector, population: Population) -> dict[str, Any]:

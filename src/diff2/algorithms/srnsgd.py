@@ -6,7 +6,7 @@ turn; an *epoch* is a visit of all. In a restart epoch (every V epochs) batch j 
 in the others the clipped mean of its differences to M rounds ago. Updates are normalised, so the path of an epoch has
 the length :math:`\ell = \sum \eta` of its M steps for certain, and differences are clipped to :math:`C_2 \ell`.
 
-The running sum S of the contributions is released through one binary tree an epoch (leaves of ``Mechanism.release``), and
+The running sum S of the contributions is released through one binary tree per epoch (``Mechanism.release``), and
 :math:`g = S / M` (in a restart epoch: over the batches seen so far). A record is in one batch, hence in one leaf of
 each tree, of sensitivity :math:`2 C / b`: an epoch costs a record what one Gaussian release costs.
 """

@@ -32,7 +32,7 @@ def drawn_rows(population: Population, client: int, question: Question, source: 
 
 
 def asked_clients(population: Population, question: Question, source: NoiseSource | None) -> tuple[int, ...]:
-    """Return whose records a question is about: those it names, all, those whose turn it is, or some drawn in secret."""
+    """Return whose records are asked: of those it names, of all, of those whose turn it is, or drawn in secret."""
     if question.batch.clients is not None:
         return question.batch.clients
     if population.client_order == "round_robin" or population.everyone:

@@ -137,8 +137,8 @@ def _check_opening(share: float, population: Population) -> None:
     if population.adjacency != REPLACE_ONE or population.unit == "group":
         raise InvalidArgument(
             "a release before the first round is priced for replacing a record or a client; Poisson batches are priced "
-            "for adding or removing one, and groups of records are not bounded in it. Use sampling='fixed', or scale by "
-            "public bounds"
+            "for adding or removing one, and groups of records are not bounded in it. Use sampling='fixed', or "
+            "scale by public bounds"
         )
 
 

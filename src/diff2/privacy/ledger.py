@@ -26,6 +26,11 @@ from .release import FIXED, FULL, GAUSSIAN, NONE, POISSON, ZERO, Release
 
 FORMAT = 3
 KNOTS = 8
+CONVERTERS: dict[str, Any] = {
+    **dict.fromkeys(("round", "step", "leaves", "dimension", "parties"), int),
+    **dict.fromkeys(("purpose", "mechanism", "sampling"), str),
+    **dict.fromkeys(("sensitivity", "clip", "rate", "multiplier", "noise_std"), float),
+}
 HEADER_FIELDS = {"adjacency", "unit", "client_sizes", "budget", "algorithm", "seeded"}  # what the guarantee speaks of
 
 
@@ -90,8 +95,8 @@ class Ledger:
             raise LedgerError("the ledger is closed: the run it describes is complete; start a new run")
         if release.label in self._labels:
             raise LedgerError(
-                f"the {release.purpose} of round {release.round}, step {release.step}, was released already; a second one "
-                "would carry the same noise, and their difference none. Nothing was released"
+                f"the {release.purpose} of round {release.round}, step {release.step}, was released already; a second "
+                "one would carry the same noise, and their difference none. Nothing was released"
             )
         self._append(release)
         self._replayed += 1
@@ -260,9 +265,7 @@ def _from_json(path: Path, number: int, fields: dict[str, Any]) -> Release:
     members = fields["members"]
     try:
         release = Release(
-            **{name: int(fields[name]) for name in ("round", "step", "leaves", "dimension", "parties")},
-            **{name: str(fields[name]) for name in ("purpose", "mechanism", "sampling")},
-            **{name: float(fields[name]) for name in ("sensitivity", "clip", "rate", "multiplier", "noise_std")},
+            **{name: convert(fields[name]) for name, convert in CONVERTERS.items()},
             members=None if members is None else tuple(int(member) for member in members),
         )
     except (TypeError, ValueError) as error:

@@ -85,8 +85,8 @@ class Mechanism:
         tree has noise of its own, of deviation :math:`z \sqrt{D}` times the sensitivity, D levels. The sum of the first
         t leaves as released carries the noise of the at most D nodes that make up [0, t): leaf t gets what that noise
         changes by. All prefix sums are functions of the noisy nodes; a unit is in one leaf, hence in D nodes, and D
-        Gaussians of multiplier :math:`z \sqrt{D}` cost what one of multiplier z costs. The leaves of a tree are released
-        in consecutive rounds, with one sensitivity, so that the noise of a node has one scale.
+        Gaussians of multiplier :math:`z \sqrt{D}` cost what one of multiplier z costs. The leaves of a tree are
+        released in consecutive rounds, with one sensitivity, so that the noise of a node has one scale.
         """
         release, grid = self._described(mean, multiplier)
         if release.leaves:

@@ -63,7 +63,7 @@ def check_routine(kind: type[Routine]) -> str:
         missing = "it must have a class attribute name, a text by which run files know it"
     elif kind.step is Routine.step:
         missing = "it must define step(state, params, estimate, round)"
-    elif not is_dataclass(kind) or not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+    elif not is_dataclass(kind) or not kind.__dataclass_params__.frozen:
         missing = "it must be a frozen dataclass: put @dataclass(frozen=True) above it"
     if missing:
         raise InvalidArgument(f'{called}: {missing}; see CONTRIBUTING.md, "A routine"')
