@@ -22,10 +22,12 @@ from .errors import Diff2Error, InvalidArgument
 
 
 def plain(value: Any) -> Any:
-    """Return plain JSON values; a dataclass with a ``name`` becomes a table with its name and fields."""
+    """Return plain JSON values; a named tuple or dataclass becomes a table, with its ``name`` first if it has one."""
     if is_dataclass(value) and not isinstance(value, type):
         name = {"name": value.name} if hasattr(value, "name") else {}
         return {**name, **{field.name: plain(getattr(value, field.name)) for field in fields(value)}}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

@@ -31,7 +31,8 @@ from ..privacy import Budget
 from ..privacy.accounting import epsilon_of
 from ..routines import GradientDescent
 from ..training.build import train
-from ..training.loop import RoundInfo, TrainState, ledger_path
+from ..training.directory import LEDGER
+from ..training.loop import RoundInfo, TrainState
 from ..training.result import TrainResult
 
 HIDDEN, ACTIVATION, START_SEED = (5,), "tanh", 0  # a starting point holds nothing private, so it may be fixed
@@ -110,7 +111,7 @@ def run_demo(
         + ("" if seed is None else " NOT PRIVATE: the noise is seeded."),
     )
     notes = _notes(private, budget, seed, shortened=rounds is not None)
-    report = DemoReport(rows, private.guarantee, figure, ledger_path(out / private.plan.algorithm.name), notes)
+    report = DemoReport(rows, private.guarantee, figure, out / private.plan.algorithm.name / LEDGER, notes)
     (out / "demo.json").write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
     return report
 

@@ -74,8 +74,9 @@ def status(
 ) -> None:
     """Say how far a run at sites is: rounds, which sites answered, epsilon spent, time left."""
     with ending():
+        from .._files import read_json
         from ..errors import InvalidArgument
-        from ..federation.server.order import OUTCOME, PROGRESS, read_json
+        from ..federation.server.order import OUTCOME, PROGRESS
 
         progress, outcome = read_json(directory / PROGRESS), read_json(directory / OUTCOME)
         if progress is None and outcome is None:
@@ -158,8 +159,8 @@ def _here(
     again += ["--seed", seed] if seed is not None else []
     advice = f"go on with: {command('diff2', 'federate', kind, run_file, '--out', out, '--resume', *again)}"
     with ending(advice):
+        from .._files import read_json
         from ..federation.from_run_file import order_of
-        from ..federation.server.order import read_json
         from ..runfile.reader import FederationSettings, read_run_file
         from ..runfile.run import require_free
 

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from .._files import plain
 from ..algorithms import ALGORITHMS, Algorithm
 from ..data import Encoding
 from ..errors import InvalidArgument
+from ..gradients import Engine, build_engine
+from ..models.losses import resolve_loss
 from ..models.mlp import mlp
+from ..planning import Plan, plan
 from ..privacy.trust import Trust
+from ..questions import Protection
 from ..runfile.fields import convert, from_table
-from ..runfile.reader import ModelSettings, PrivacySettings, RunSettings, named
-from ..training.assembly import described, plain
+from ..runfile.reader import ModelSettings, PrivacySettings, RunSettings, named, protection_of
 
-FORMAT = 1
+FORMAT = 2
 SERVER = Trust()
 TABLES = ("algorithm", "model", "privacy", "run", "encoding", "trust")
 
@@ -38,14 +42,23 @@ class Agreement:
     privacy: PrivacySettings
     run: RunSettings
     encoding: Encoding  # columns, their public ranges, classes
-    group_column: str | None = None  # names the owner of a record, where owners are protected
+    group_column: str | None = None  # names the group of a record, where groups are protected
     leaks: tuple[str, ...] = ()  # what was taken from records without noise, if anything was
     trust: Trust = SERVER
 
     @property
-    def unit(self) -> str:
-        """What is protected."""
-        return "owner" if self.group_column is not None else self.privacy.unit
+    def protection(self) -> Protection:
+        """What is protected, and how that is counted."""
+        return protection_of(self.privacy, self.run, grouped=self.grouped)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether groups of records are protected."""
+        return self.group_column is not None
+
+    def plan(self, sizes: Iterable[int]) -> Plan:
+        """Return the noise that the agreement means, for sites of these sizes. Every party computes it for itself."""
+        return plan(self.algorithm, self.privacy.budget, tuple(sizes), self.protection)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -57,11 +70,25 @@ class Agreement:
         """Return the model at its starting point."""
         return mlp(len(self.encoding.inputs), self.encoding.outputs, **asdict(self.model)).to(self.dtype)
 
+    def build_engine(self) -> tuple[Engine, bool]:
+        """Return the engine, the same at every site, and whether the model draws random numbers."""
+        _, loss = resolve_loss(self.encoding.loss)
+        generator = torch.Generator().manual_seed(0)
+        inputs = torch.randn(6, len(self.encoding.inputs), generator=generator, dtype=torch.float64).to(self.dtype)
+        if self.encoding.classes is None:
+            targets = torch.randn(6, 1, generator=generator, dtype=torch.float64).to(self.dtype)
+        else:
+            targets = torch.arange(6) % len(self.encoding.classes)
+        example = [part.unsqueeze(1) if self.grouped else part for part in (inputs, targets)]
+        return build_engine(
+            self.build_model(), loss, *example, dtype=self.dtype, device=torch.device("cpu"), grouped=self.grouped
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
             "format": FORMAT,
-            "algorithm": described(self.algorithm),
+            "algorithm": plain(self.algorithm),
             "model": {"name": "mlp", **plain(asdict(self.model))},
             "privacy": plain(asdict(self.privacy)),
             "run": plain(asdict(self.run)),

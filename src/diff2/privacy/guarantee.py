@@ -24,7 +24,7 @@ class Guarantee:
     complete: bool = True
     noise: str = "server"  # who adds it
     sites: int = 0
-    honest: int = 0  # of the sites, where they add the noise
+    min_honest_sites: int = 0  # of the sites, where they add the noise
     secure_aggregation: str = "none"
     epsilon_of_one: float = math.inf  # for whoever sees each site's answer by itself
 
@@ -85,12 +85,12 @@ class Guarantee:
         if self.noise == "server":
             return f"the server that {task} is trusted"
         task = task.replace("draws", "draw").replace("adds", "add")
-        if self.honest == self.sites:
+        if self.min_honest_sites == self.sites:
             whom = f"all {self.sites} sites, which {task} themselves, are trusted to do so and to keep it secret"
         else:
             whom = (
-                f"at least {self.honest} of the {self.sites} sites, the protected one's own among them, are trusted to "
-                f"{task} as agreed and to keep it secret, while the others may tell all they know"
+                f"at least {self.min_honest_sites} of the {self.sites} sites, the protected one's own among them, are "
+                f"trusted to {task} as agreed and to keep it secret, while the others may tell all they know"
             )
         if self.secure_aggregation != "none":
             return f"{whom}, and no site gives the server the key"
@@ -116,7 +116,7 @@ class Guarantee:
         words = {name: value if math.isfinite(value) else "inf" for name, value in numbers.items()}
         fields = {**asdict(self), **words, "private": self.private, "sentence": str(self)}
         if self.noise == "server":
-            for name in ("noise", "sites", "honest", "secure_aggregation", "epsilon_of_one"):
+            for name in ("noise", "sites", "min_honest_sites", "secure_aggregation", "epsilon_of_one"):
                 del fields[name]
         return fields
 

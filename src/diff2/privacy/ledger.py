@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._files import plain
 from ..errors import LedgerError
 from .accounting import epsilon_path
 from .composition import total_epsilon
@@ -101,13 +102,13 @@ class Ledger:
         self._append(release)
         self._replayed += 1
         if self.path is not None:
-            self._write({"kind": "release", "release": len(self.releases), **_to_json(release)})
+            self._write({"kind": "release", "release": len(self.releases), **plain(release)})
 
     def close(self) -> None:
         """Write the closing line: no release will follow."""
         if not self.complete:
             self.complete = True
-            self._write({"kind": "end", "releases": len(self.releases), "epsilon": _number(self.epsilon())})
+            self._write({"kind": "end", "releases": len(self.releases), "epsilon": plain(self.epsilon())})
             self.sync()
 
     def sync(self) -> None:
@@ -249,27 +250,26 @@ def _line(path: Path, number: int, text: bytes, *kinds: str) -> dict[str, Any]:
     return fields
 
 
-def _to_json(release: Release) -> dict[str, Any]:
-    return {name: _number(value) if isinstance(value, float) else value for name, value in release._asdict().items()}
-
-
-def _number(value: float) -> float | str:
-    """JSON has no infinity: write it as a word."""
-    return value if math.isfinite(value) else repr(value)
-
-
-def _from_json(path: Path, number: int, fields: dict[str, Any]) -> Release:
-    if set(fields) != set(Release._fields):
-        wrong = sorted(set(fields) ^ set(Release._fields))
-        raise LedgerError(f"{path}, line {number}: unknown or missing fields {wrong}; restore the file from a copy")
+def read_release(fields: Mapping[str, Any]) -> Release:
+    """Return the release that plain values describe; ValueError where they describe none."""
+    wrong = sorted(set(fields) ^ set(Release._fields))
+    if wrong:
+        raise ValueError(f"unknown or missing fields {wrong}")
     members = fields["members"]
     try:
-        release = Release(
+        return Release(
             **{name: convert(fields[name]) for name, convert in CONVERTERS.items()},
             members=None if members is None else tuple(int(member) for member in members),
         )
-    except (TypeError, ValueError) as error:
-        raise LedgerError(f"{path}, line {number}: a field is not a number ({error})") from None
+    except TypeError as error:
+        raise ValueError(f"a field is not a number ({error})") from None
+
+
+def _from_json(path: Path, number: int, fields: dict[str, Any]) -> Release:
+    try:
+        release = read_release(fields)
+    except ValueError as error:
+        raise LedgerError(f"{path}, line {number}: {error}; restore the file from a copy") from None
     _check_priced_as_noised(path, number, release)
     return release
 

@@ -111,7 +111,7 @@ class Mechanism:
         value = (np.rint(mean.value / grid) + steps) * grid
         return Released(value, release, release.noise_std**2)
 
-    def _parties(self, mean: BoundedMean) -> int:
+    def _parties(self, mean: BoundedMean, multiplier: float) -> int:
         """Return how many parties add the noise together."""
         return 1
 
@@ -134,7 +134,7 @@ class Mechanism:
         if multiplier == 0:
             return release._replace(mechanism=NONE, multiplier=0.0), 0.0
         std, grid = noise_scale(mean, multiplier)
-        parties = self._parties(mean)
+        parties = self._parties(mean, multiplier)
         return release._replace(mechanism=GAUSSIAN, multiplier=multiplier, noise_std=std, parties=parties), grid
 
     def _require_next_leaf(self, release: Release) -> None:

@@ -32,23 +32,24 @@ class Trust:
 
     Args:
         noise: who adds it: ``"server"`` or ``"sites"``.
-        honest: H: so many of the sites add their noise as agreed, keep it to themselves and answer, in every round;
-            by default all.
+        min_honest_sites: H: at least this many of the sites add their noise as agreed, keep it to themselves and
+            answer, in every round; by default all.
         secure_aggregation: ``"tenseal"``: the server adds ciphertexts, and sees no site's answer and no sum.
     """
 
     noise: str = "server"
-    honest: int | None = None
+    min_honest_sites: int | None = None
     secure_aggregation: str = "none"
 
     def __post_init__(self) -> None:
         one_of("trust", self.noise, NOISES)
         one_of("secure_aggregation", self.secure_aggregation, AGGREGATIONS)
-        if self.honest is not None:
-            at_least("honest", self.honest, 1)
-        if self.noise == "server" and (self.honest is not None or self.sealed):
+        if self.min_honest_sites is not None:
+            at_least("min_honest_sites", self.min_honest_sites, 1)
+        if self.noise == "server" and (self.min_honest_sites is not None or self.sealed):
             raise InvalidArgument(
-                "honest and secure_aggregation are about noise that the sites add; use them with trust='sites'"
+                "min_honest_sites and secure_aggregation are about noise that the sites add; use them with "
+                "trust='sites'"
             )
 
     @property
@@ -57,18 +58,20 @@ class Trust:
         return self.secure_aggregation != "none"
 
     def honest_of(self, sites: int) -> int:
-        """Return H for so many sites.
+        """Return H for this many sites.
 
-        >>> Trust("sites").honest_of(3), Trust("sites", honest=2).honest_of(3)
+        >>> Trust("sites").honest_of(3), Trust("sites", min_honest_sites=2).honest_of(3)
         (3, 2)
         """
-        if self.honest is not None and self.honest > sites:
-            raise InvalidArgument(f"expected honest to be at most the number of sites, {sites}, got {self.honest}")
+        if self.min_honest_sites is not None and self.min_honest_sites > sites:
+            raise InvalidArgument(
+                f"expected min_honest_sites to be at most the number of sites, {sites}, got {self.min_honest_sites}"
+            )
         if self.sealed and sites > MOST_SEALED:
             raise InvalidArgument(
                 f"secure_aggregation adds up to {MOST_SEALED} sites' ciphertexts exactly, not {sites}"
             )
-        return sites if self.honest is None else self.honest
+        return sites if self.min_honest_sites is None else self.min_honest_sites
 
 
 def honest_among(honest: int, sites: int, asked: int) -> int:

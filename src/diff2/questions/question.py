@@ -126,4 +126,4 @@ class Question:
         """Return the radius that the declared rule gives for these iterates."""
         if isinstance(self.radius, Smoothness):
             return self.radius.radius(params, params if previous is None else previous)
-        return self.radius
+        return float(self.radius)

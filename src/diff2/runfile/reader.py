@@ -120,16 +120,16 @@ class FederationSettings:
     minimum_sites: int | None = None
     restarts: int = 3
     trust: str = "server"
-    honest: int | None = None
+    min_honest_sites: int | None = None
     secure_aggregation: str = "none"
 
     @property
     def who(self) -> Trust:
         """Who is trusted with what."""
-        return Trust(self.trust, self.honest, self.secure_aggregation)
+        return Trust(self.trust, self.min_honest_sites, self.secure_aggregation)
 
     def __post_init__(self) -> None:
-        self.who.honest_of(len(self.sites) or self.honest or 1)
+        self.who.honest_of(len(self.sites) or self.min_honest_sites or 1)
         positive("timeout", self.timeout)
         positive("start_timeout", self.start_timeout)
         at_least("restarts", self.restarts, 0)

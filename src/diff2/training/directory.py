@@ -80,7 +80,8 @@ class RunDirectory:
         """Make sure that the records are those of the run, keep its key, and return its ledger.
 
         Args:
-            records: tensors of all clients; or a hash of them, keyed with secrets of their own, where they are elsewhere.
+            records: tensors of all clients; or, where these are elsewhere, a hash of them, keyed with secrets of their
+                own.
         """
         if self.path is None:
             return Ledger(self._header)
@@ -130,8 +131,8 @@ class RunDirectory:
         if not checkpoint.exists():
             if ledger.exists():
                 raise CheckpointError(
-                    f"{ledger} has no checkpoint beside it, so the run cannot be resumed; its releases stay spent. Start "
-                    "a new run in another directory"
+                    f"{ledger} has no checkpoint beside it, so the run cannot be resumed; its releases stay spent. "
+                    "Start a new run in another directory"
                 )
             return None
         found = load(checkpoint)

@@ -85,7 +85,8 @@ class Training:
         r, algorithm, population = state.round + 1, self.plan.algorithm, self.plan.population
         round = Round(
             r, algorithm.rounds, state.params, self.cohort, self.mechanism, self.plan.multipliers,
-            tuple(algorithm.questions(r, population)), tuple(algorithm.routine.questions(r, population)), self.output_step,
+            tuple(algorithm.questions(r, population)), tuple(algorithm.routine.questions(r, population)),
+            self.output_step,
         )  # fmt: skip
         estimate, estimator = algorithm.estimate(state.estimator, round)
         params, routine = algorithm.routine.step(state.routine, state.params, estimate, round)

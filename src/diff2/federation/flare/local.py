@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..._files import read_json, write_json
 from ...errors import BudgetExceeded, Diff2Error
 from .. import faults
-from ..server.order import OUTCOME, PROGRESS, Order, read_json, write_json
+from ..server.order import OUTCOME, PROGRESS, Order
 from .job import CLASSES, SITE_VARIABLE, write_job
 from .kits import ADMIN, Kits, provision_here
 from .launch import read_kit, start_command

@@ -30,8 +30,8 @@ file = "records.csv"             # CSV, CSV.gz, Parquet, .npz; or entry_point = 
 epsilon = {epsilon!r}                    # the largest sum over all runs this site ever takes part in
 delta = {delta!r}
 algorithms = ["{algorithm}"]
-# smallest_size = 500            # take part only with at least so many records
-# told_size = 1200               # train on the first 1200 records, and tell this number
+# smallest_size = 500            # take part only with at least this many records
+# reported_size = 1200           # train on the first 1200 records, and report this number
 # require_own_noise = true       # take part only where the sites add the noise themselves
 
 [site]

@@ -1,161 +1,104 @@
-"""The server's side where sites add their own noise: it asks for shares, adds whole numbers, and adds nothing else.
+"""The server's side where sites add their own noise: it asks, adds whole numbers, and adds nothing else.
 
-``NoisyCohort`` answers an algorithm's questions with means that have a sensitivity and no value. Only when a mean is
-released, with a noise multiplier, are the sites asked; what comes back is noisy already. ``SharedNoise`` takes the
-place of the mechanism: it writes the same ledger lines, whose noise is what the honest sites' shares add up to.
+``OwnNoiseCohort`` answers an algorithm's questions with means that have a sensitivity and no value. Only when a mean is
+released, with a noise multiplier, are the sites asked; what comes back is noisy already. ``SitesMechanism`` takes the
+place of the mechanism: it writes the same ledger lines, whose noise is what the honest sites' noise adds up to.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 
-from ..._types import Vector
 from ...errors import LedgerError
-from ...privacy import BoundedMean, Ledger, Mechanism, NoiseSource, Release
-from ...privacy.mechanism import tree_levels
-from ...questions.population import ALL, Batch, Population
+from ...privacy import BoundedMean, Ledger, Mechanism, NoiseSource, Release, Released
+from ...questions import Question
 from ..faults import BadAnswer
-from ..server.cohort import Exchange, RemoteCohort, answers
-from ..wire.messages import Message, digest, write
-from ..wire.releases import AskedRelease
-from ..wire.requests import ANSWER
-from ..wire.transport import Transport
-from .shares import ShareScale, asked_sites, longest_share, pending, share_scale
+from ..server.cohort import RemoteCohort
+from ..wire.messages import Message
+from ..wire.request import ANSWER, Request
+from .noise import NoiseScale, longest_answer, pending, scale_of
 
 STEPS = "steps"
 
 
-class NoisyCohort(RemoteCohort):
+class OwnNoiseCohort(RemoteCohort):
     """Sites that answer with noise of their own."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        sites: Sequence[str],
-        population: Population,
-        run: str,
-        *,
-        honest: int,
-        dtype: torch.dtype,
-        source: NoiseSource,
-        timeout: float,
-        watch: Callable[[Exchange], None] = lambda exchange: None,
-    ):
+    def __init__(self, *place: Any, honest: int, **options: Any):
         """As :class:`RemoteCohort`; ``honest`` of the sites add their noise as agreed."""
-        super().__init__(
-            transport, sites, population, run, dtype=dtype, source=source, timeout=timeout, watch=watch
-        )  # fmt: skip
+        super().__init__(*place, **options)
         self._honest = honest
 
-    def clipped_difference(
-        self, params: Vector, previous: Vector, radius: float, *, round: int, batch: Batch = ALL, **options: Any
-    ) -> BoundedMean:
-        mean = super().clipped_difference(params, previous, radius, round=round, batch=batch, **options)
-        # Of equal iterates: zero, and nobody need be asked. It has no value either, to go with those that have none.
-        return mean if mean.sources else replace(mean, value=mean.value.to("meta"))
+    def answer(self, question: Question) -> BoundedMean:
+        if question.radius == 0:
+            return super().answer(question)
+        return replace(pending(self._population, question), sources=((1.0, question),))
 
-    def release(self, asked: AskedRelease, scale: ShareScale) -> np.ndarray:
-        """Return the sum of the shares of a release, in grid steps."""
-        population, round = self._population, asked.round
-        population.check(asked.batch)
-        clients = asked_sites(population, asked.batch, round)
-        payload, sites = write(asked.message()), [self._sites[p] for p in clients]
-        began = time.perf_counter()
-        messages = answers(self._transport.broadcast(payload, sites, self._timeout), sites, self._timeout)
-        request, total = digest(payload), np.zeros(asked.parts[0][1].params.numel(), dtype=np.int64)
-        for p, site in zip(clients, sites, strict=True):
-            longest = longest_share(population, p, asked, self._dtype, scale)
-            total += checked_share(site, messages[site], asked, request, scale, longest)
-        received = sum(array.nbytes for message in messages.values() for array in message.arrays.values())
-        seconds = time.perf_counter() - began
-        self._watch(Exchange(round, tuple(sites), seconds, len(payload) * len(sites), received))
+    def request(self, mean: BoundedMean, multiplier: float) -> tuple[Request, NoiseScale]:
+        """Return what the sites are asked for a release, and its noise."""
+        request = Request(self._run, mean.sources, multiplier)
+        return request, scale_of(self._population, request, self._honest)
+
+    def total(self, request: Request, scale: NoiseScale) -> np.ndarray:
+        """Return the sum of the sites' noisy answers, in grid steps."""
+        self._population.check(request.question.batch)
+        messages, digest = self._exchange(request, scale.clients)
+        total = np.zeros(scale.mean.release.dimension, dtype=np.int64)
+        for p in scale.clients:
+            longest = longest_answer(self._population, p, request, scale)
+            total += _checked(self._sites[p], messages[p], request, digest, scale, longest)
         return total
 
-    def scale(self, asked: AskedRelease) -> ShareScale:
-        """Return the noise of a release."""
-        return share_scale(self._population, asked, self._dtype, self._honest)
 
-    def _mean(self, asked: Any) -> BoundedMean:
-        return replace(pending(self._population, asked, self._dtype), sources=((1.0, asked),))
-
-
-def checked_share(
-    site: str, message: Message, asked: AskedRelease, request: str, scale: ShareScale, longest: float
-) -> np.ndarray:
-    """Return the share in an answer; refuse what cannot be one."""
-    what = f"the {asked.purpose} of round {asked.round}"
-    if message.kind != ANSWER or message.fields.get("request") != request:
-        raise BadAnswer(f"site {site!r} answered another question than {what}")
-    if message.fields.get("grid") != scale.grid or message.fields.get("noise_std") != scale.share_std:
-        raise BadAnswer(
-            f"site {site!r} answered {what} on the grid {message.fields.get('grid')!r} with noise of deviation "
-            f"{message.fields.get('noise_std')!r}, agreed are {scale.grid!r} and {scale.share_std!r}"
-        )
-    steps = message.arrays.get(STEPS)
-    if set(message.arrays) != {STEPS} or steps is None or steps.shape != tuple(asked.parts[0][1].params.shape):
-        raise BadAnswer(f"site {site!r} answered {what} with shape {None if steps is None else steps.shape}")
-    if steps.dtype != np.int64:
-        raise BadAnswer(f"site {site!r} answered {what} with values that are not whole numbers")
-    if float(np.linalg.norm(steps.astype(np.float64))) > longest:
-        raise BadAnswer(
-            f"site {site!r} answered {what} with a vector longer than clipping and noise allow; nothing was released. "
-            "Find out what runs at that site"
-        )
-    return steps
-
-
-class _Place(NamedTuple):
-    round: int
-    purpose: str
-    step: int
-    leaves: int = 0
-
-
-class SharedNoise(Mechanism):
+class SitesMechanism(Mechanism):
     """The mechanism where sites add the noise.
 
     Formal guarantee: as :class:`Mechanism`, against everyone but the server and those sites that are not counted on,
-    provided ``honest`` sites add their shares; against the server, with the noise of one share.
+    provided ``honest`` sites add their noise; against the server, with the noise of one site.
     """
 
-    def __init__(self, cohort: NoisyCohort, ledger: Ledger, noise: NoiseSource, *, limit: float):
-        super().__init__(ledger, noise, limit=limit)
+    def __init__(self, cohort: OwnNoiseCohort, ledger: Ledger, noise: NoiseSource):
+        super().__init__(ledger, noise)
         self._cohort = cohort
 
-    def gaussian(self, mean: BoundedMean, multiplier: float, *, round: int, purpose: str, step: int = 0) -> Release:
-        """Write the ledger line, then ask the sites for their shares and return the sum."""
-        return self._released(mean, multiplier, _Place(round, purpose, step))
-
-    def tree(
-        self, mean: BoundedMean, multiplier: float, *, round: int, purpose: str, leaf: int, leaves: int
-    ) -> Release:
-        """Release one leaf of a binary tree; every site has a tree of its own, and nodes add up to nodes."""
-        return self._released(mean, multiplier, _Place(round, purpose, leaf, leaves))
-
-    def _released(self, mean: BoundedMean, multiplier: float, place: _Place) -> Release:
-        if mean.value.device.type != "meta" or multiplier == 0:
+    def release(self, mean: BoundedMean, multiplier: float) -> Released:
+        """Write the ledger line, then ask the sites and return the sum of what they answer."""
+        if multiplier == 0 or (mean.value is not None and mean.release.sensitivity > 0):
             raise LedgerError("only what the sites answer, with their noise, is released where they add it")
-        round, purpose, step, leaves = place
-        nodes = tree_levels(leaves) if leaves else 1
-        if mean.sensitivity == 0:
-            entry, _ = self._entry(mean, multiplier, round, purpose, step, nodes)
-            self._placed(entry, place)
-            return Release(torch.zeros(mean.value.shape, dtype=torch.float64), entry, 0.0)
-        asked = AskedRelease(purpose, step, multiplier, mean.sources, leaves)
-        scale = self._cohort.scale(asked)
-        entry, grid = self._entry(mean, multiplier, round, purpose, step, nodes, scale.honest)
-        self._placed(entry, place)
-        total = self._cohort.release(asked, scale)
-        # The noise of those who are counted on is in the ledger; here is that of all.
-        return Release(torch.from_numpy(total * grid), entry, scale.asked * scale.share_std**2)
+        return super().release(mean, multiplier)
 
-    def _placed(self, entry: Any, place: _Place) -> None:
-        if place.leaves:
-            self._first_round(entry, place.step, place.leaves)
-        self._record(entry)
+    def _parties(self, mean: BoundedMean, multiplier: float) -> int:
+        return self._cohort.request(mean, multiplier)[1].honest
+
+    def _noised(self, mean: BoundedMean, release: Release, grid: float) -> Released:
+        request, scale = self._cohort.request(mean, release.multiplier)
+        total = self._cohort.total(request, scale)
+        # The noise of those who are counted on is in the ledger; here is that of all.
+        return Released(total * grid, release, len(scale.clients) * scale.site_std**2)
+
+
+def _checked(
+    site: str, message: Message, request: Request, digest: str, scale: NoiseScale, longest: float
+) -> np.ndarray:
+    """Return the whole numbers in an answer; refuse what cannot be one."""
+    fields, steps = message.fields, message.arrays.get(STEPS)
+    if message.kind != ANSWER or fields.get("request") != digest:
+        raise BadAnswer(f"site {site!r} answered another question than {request}")
+    if fields.get("grid") != scale.grid or fields.get("noise_std") != scale.site_std:
+        raise BadAnswer(
+            f"site {site!r} answered {request} on the grid {fields.get('grid')!r} with noise of deviation "
+            f"{fields.get('noise_std')!r}, agreed are {scale.grid!r} and {scale.site_std!r}"
+        )
+    if set(message.arrays) != {STEPS} or steps is None or steps.shape != (scale.mean.release.dimension,):
+        raise BadAnswer(f"site {site!r} answered {request} with shape {None if steps is None else steps.shape}")
+    if steps.dtype != np.int64:
+        raise BadAnswer(f"site {site!r} answered {request} with values that are not whole numbers")
+    if float(np.linalg.norm(steps.astype(np.float64))) > longest:
+        raise BadAnswer(
+            f"site {site!r} answered {request} with a vector longer than clipping and noise allow; nothing was "
+            "released. Find out what runs at that site"
+        )
+    return steps

@@ -10,23 +10,19 @@ and models that must agree bit for bit would part.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from ..._types import Vector
-from ...privacy import NoiseSource
-from ...questions.population import Population
 from ...training.loop import Training
 from ..faults import BadAnswer
-from ..own_noise.cohort import NoisyCohort
-from ..own_noise.shares import ShareScale, asked_sites, longest_share
+from ..own_noise.cohort import OwnNoiseCohort
+from ..own_noise.noise import NoiseScale, longest_answer
 from ..server.cohort import Exchange, answers
 from ..wire.messages import Message, digest, read, write
-from ..wire.releases import AskedRelease
-from ..wire.requests import as_array
+from ..wire.request import Request, as_array
 from ..wire.transport import Replies, Transport
 from .keys import CIPHERTEXTS, LARGEST, MODEL, TAKEN, TOTAL, SiteKeys, added
 
@@ -73,57 +69,40 @@ class AddingServer:
         return write(Message(TOTAL, {"request": request, "sites": list(sites)}, arrays))
 
 
-class SealedCohort(NoisyCohort):
+class SealedCohort(OwnNoiseCohort):
     """Sites whose answers are encrypted, asked by one of them."""
 
-    def __init__(
-        self,
-        adder: Adder,
-        sites: Sequence[str],
-        population: Population,
-        run: str,
-        *,
-        keys: SiteKeys,
-        honest: int,
-        dtype: torch.dtype,
-        source: NoiseSource,
-        timeout: float,
-        watch: Callable[[Exchange], None] = lambda exchange: None,
-    ):
-        """As :class:`NoisyCohort`; ``keys``: what the sites share."""
-        super().__init__(
-            adder, sites, population, run, honest=honest, dtype=dtype, source=source, timeout=timeout, watch=watch
-        )
+    def __init__(self, adder: Adder, *place: Any, keys: SiteKeys, **options: Any):
+        """As :class:`OwnNoiseCohort`; ``keys``: what the sites have in common."""
+        super().__init__(adder, *place, **options)
         self._adder = adder
         self._keys = keys
 
-    def release(self, asked: AskedRelease, scale: ShareScale) -> np.ndarray:
-        population, round = self._population, asked.round
-        population.check(asked.batch)
-        clients = asked_sites(population, asked.batch, round)
-        sites = [self._sites[p] for p in clients]
-        longest = sum(longest_share(population, p, asked, self._dtype, scale, LARGEST) for p in clients)
-        inner = write(asked.message())
+    def total(self, request: Request, scale: NoiseScale) -> np.ndarray:
+        population, question = self._population, request.question
+        population.check(question.batch)
+        sites = [self._sites[p] for p in scale.clients]
+        longest = sum(longest_answer(population, p, request, scale, LARGEST) for p in scale.clients)
+        inner, began = write(request.message()), time.perf_counter()
         payload = self._keys.seal(inner)
-        began = time.perf_counter()
         reply = self._adder.total(payload, sites, self._timeout)
         message = read(reply)
         if message.kind != TOTAL or message.fields.get("request") != digest(payload):
             raise BadAnswer("the server sent the sum of another question")
-        steps = self._keys.decrypt(message.arrays, asked.parts[0][1].params.numel(), digest(inner), sites)
+        steps = self._keys.decrypt(message.arrays, scale.mean.release.dimension, digest(inner), sites)
         if float(np.linalg.norm(steps.astype(np.float64))) > longest:
             raise BadAnswer(
-                f"the sum of the sites' answers to the {asked.purpose} of round {round} is longer than clipping and "
-                "noise allow; nothing was released. Find out what runs at the sites"
+                f"the sum of the sites' answers to {request} is longer than clipping and noise allow; nothing was "
+                "released. Find out what runs at the sites"
             )
         seconds = time.perf_counter() - began
-        self._watch(Exchange(round, tuple(sites), seconds, len(payload) * len(sites), len(reply)))
+        self._watch(Exchange(question.round, tuple(sites), seconds, len(payload) * len(sites), len(reply)))
         return steps
 
 
 def hand_over(training: Training, params: Vector, adder: Transport, keys: SiteKeys, timeout: float) -> list[str]:
     """Send the trained model, sealed, to all sites; return those that could not be told."""
-    sites, run = training.settings["sites"], training.settings["run"]
+    sites, run = (training.directory.settings[name] for name in ("sites", "run"))
     payload = keys.seal(write(Message(MODEL, {"run": run}, {"params": as_array(params)})))
     replies = adder.broadcast(payload, sites, timeout)
     return [site for site in sites if site not in replies.answers or read(replies.answers[site]).kind != TAKEN]

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from ..._files import read_json, write_json
 from ...errors import Diff2Error
 from .. import faults
 from ..faults import BadAnswer, FederationError, Refusal
 from ..server.cohort import answers
-from ..server.order import OUTCOME, PROGRESS, Order, carry_out, read_json, read_order, write_json
+from ..server.order import OUTCOME, PROGRESS, Order, carry_out, read_order
 from ..site.policy import SiteFile
 from ..site.site import Site, site_from_file
 from ..wire.messages import Message, read, refusal, write

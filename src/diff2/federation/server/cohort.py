@@ -1,6 +1,6 @@
 """The cohort whose records are elsewhere: every question goes to sites, and nothing passes on that cannot be an answer.
 
-Under one seed, ``RemoteCohort`` gives the same bytes as ``ClientwiseCohort``: both put the same sums together with the
+Under one seed, ``RemoteCohort`` gives the same bytes as ``PerClientCohort``: both put the same sums together with the
 same function, and a site computes its sum with the same class. A site that does not answer, refuses, or answers what
 clipping could not have given stops the run before anything is released. The mean is never taken over fewer sites than
 the noise was calibrated for.
@@ -8,7 +8,6 @@ the noise was calibrated for.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -17,14 +16,14 @@ import numpy as np
 import torch
 
 from ..._types import Vector
-from ...cohorts.per_client import asked_clients, bounded, combine
+from ...cohorts.bounds import combine, zero_mean
+from ...cohorts.draws import asked_clients
 from ...gradients import rounding_allowance
 from ...privacy import BoundedMean, NoiseSource
-from ...questions.population import ALL, Batch, Population
+from ...questions import Population, Question
 from ..faults import BadAnswer, BadMessage, SiteRefused, SitesMissing
-from ..site.questions import DIFFERENCE, GRADIENT
 from ..wire.messages import REFUSAL, Message, digest, read, write
-from ..wire.requests import ANSWER, Asked
+from ..wire.request import ANSWER, Request
 from ..wire.transport import Replies, Transport
 
 SLACK = 1e-9  # of a length, beyond what sums over records may be off by
@@ -50,7 +49,6 @@ class RemoteCohort:
         population: Population,
         run: str,
         *,
-        dtype: torch.dtype,
         source: NoiseSource,
         timeout: float,
         watch: Callable[[Exchange], None] = lambda exchange: None,
@@ -58,7 +56,6 @@ class RemoteCohort:
         """Ask ``sites``, in the order of the population's clients, about ``run``, which they have opened.
 
         Args:
-            dtype: of the parameters.
             source: draws clients, where they are drawn in secret.
             timeout: seconds a site has for an answer.
             watch: called after every exchange.
@@ -67,7 +64,6 @@ class RemoteCohort:
         self._sites = tuple(sites)
         self._population = population
         self._run = run
-        self._dtype = dtype
         self._source = source
         self._timeout = timeout
         self._watch = watch
@@ -76,72 +72,50 @@ class RemoteCohort:
     def population(self) -> Population:
         return self._population
 
-    def clipped_gradient(
-        self, params: Vector, radius: float, *, round: int, batch: Batch = ALL, step: int = 0, remember: bool = False
-    ) -> BoundedMean:
-        return self._mean(
-            Asked(GRADIENT, self._run, round, params, radius, batch=batch, step=step, remember=remember)
-        )  # fmt: skip
+    def answer(self, question: Question) -> BoundedMean:
+        self._population.check(question.batch)
+        if question.radius == 0:  # nobody need be asked
+            return zero_mean(self._population, question)
+        clients = asked_clients(self._population, question, self._source)
+        messages, request = self._exchange(Request(self._run, ((1.0, question),)), clients)
+        sums = {p: self._checked(p, messages[p], question, request) for p in clients}
+        return combine(self._population, question, sums)
 
-    def clipped_difference(
-        self,
-        params: Vector,
-        previous: Vector,
-        radius: float,
-        *,
-        round: int,
-        batch: Batch = ALL,
-        step: int = 0,
-        inner: float = math.inf,
-    ) -> BoundedMean:
-        if radius == 0:  # equal iterates: the difference is zero for every data set, and nobody need be asked
-            zero = torch.zeros_like(params, dtype=torch.float64)
-            return bounded(self._population, zero, 0.0, round=round, batch=batch, dtype=self._dtype)
-        return self._mean(Asked(DIFFERENCE, self._run, round, params, radius, previous, batch, step, inner))
-
-    def _mean(self, asked: Asked) -> BoundedMean:
-        batch, round = asked.batch, asked.round
-        self._population.check(batch)
-        clients = asked_clients(self._population, batch, round, asked.step, self._source)
-        payload = write(asked.message())
-        sites = [self._sites[p] for p in clients]
-        began = time.perf_counter()
-        messages = answers(self._transport.broadcast(payload, sites, self._timeout), sites, self._timeout)
-        request = digest(payload)
-        sums = {
-            p: self._checked(self._sites[p], p, messages[self._sites[p]], asked, request) for p in clients
-        }  # fmt: skip
-        received = sum(array.nbytes for message in messages.values() for array in message.arrays.values())
+    def _exchange(self, request: Request, clients: Sequence[int]) -> tuple[dict[int, Message], str]:
+        """Ask these clients; return their messages, and the digest by which they refer to the request."""
+        payload, sites, began = write(request.message()), [self._sites[p] for p in clients], time.perf_counter()
+        found = answers(self._transport.broadcast(payload, sites, self._timeout), sites, self._timeout)
+        received = sum(array.nbytes for message in found.values() for array in message.arrays.values())
         seconds = time.perf_counter() - began
-        self._watch(Exchange(round, tuple(sites), seconds, len(payload) * len(sites), received))
-        return combine(self._population, sums, asked.radius, round=round, batch=batch, dtype=self._dtype)
+        self._watch(Exchange(request.question.round, tuple(sites), seconds, len(payload) * len(sites), received))
+        return {p: found[self._sites[p]] for p in clients}, digest(payload)
 
-    def _checked(self, site: str, client: int, message: Message, asked: Asked, request: str) -> Vector:
+    def _checked(self, client: int, message: Message, question: Question, request: str) -> Vector:
         """Return the sum in an answer; refuse what cannot be one."""
-        batch, poisson = asked.batch, asked.batch.rate is not None
-        size = self._population.sizes[client]
-        expected = None if poisson else self._population.count(client, batch, asked.round)
+        site, population, batch = self._sites[client], self._population, question.batch
+        what, params, radius = f"the {question.kind} of round {question.round}", question.params, question.radius
+        if params is None or not isinstance(radius, float):
+            raise ValueError(f"{what} was never asked")
+        expected = None if batch.rate is not None else population.count(client, batch, question.round)
         if message.kind != ANSWER or message.fields.get("request") != request:
-            raise BadAnswer(f"site {site!r} answered another question than the {asked.kind} of round {asked.round}")
+            raise BadAnswer(f"site {site!r} answered another question than {what}")
         if message.fields.get("count") != expected:
             raise BadAnswer(
-                f"site {site!r} answered the {asked.kind} of round {asked.round} for {message.fields.get('count')!r} "
-                f"records, expected {expected}"
+                f"site {site!r} answered {what} for {message.fields.get('count')!r} records, expected {expected}"
             )
         value = message.arrays.get("value")
-        if set(message.arrays) != {"value"} or value is None or value.shape != tuple(asked.params.shape):
+        if set(message.arrays) != {"value"} or value is None or value.shape != tuple(params.shape):
             shape = None if value is None else value.shape
-            raise BadAnswer(f"site {site!r} answered with shape {shape}, expected {tuple(asked.params.shape)}")
+            raise BadAnswer(f"site {site!r} answered with shape {shape}, expected {tuple(params.shape)}")
         if value.dtype != np.float64 or not np.isfinite(value).all():
-            raise BadAnswer(f"site {site!r} answered round {asked.round} with values that are not finite doubles")
-        units = 1 if self._population.unit == "client" else size if expected is None else expected
-        longest = units * asked.radius * (1 + rounding_allowance(self._dtype) + SLACK)
-        if float(np.linalg.norm(value)) > longest:
+            raise BadAnswer(f"site {site!r} answered {what} with values that are not finite doubles")
+        units = 1 if population.unit == "client" else population.sizes[client] if expected is None else expected
+        if float(np.linalg.norm(value)) > units * radius * (1 + rounding_allowance(params.dtype) + SLACK):
             raise BadAnswer(
-                f"site {site!r} answered the {asked.kind} of round {asked.round} with a vector longer than clipping "
-                "allows; nothing was released. Find out what runs at that site"
+                f"site {site!r} answered {what} with a vector longer than clipping allows; nothing was released. Find "
+                "out what runs at that site"
             )
-        return torch.from_numpy(value).to(asked.params.device)
+        return torch.from_numpy(value).to(params.device)
 
 
 def answers(replies: Replies, sites: Sequence[str], timeout: float) -> Mapping[str, Message]:
@@ -151,7 +125,7 @@ def answers(replies: Replies, sites: Sequence[str], timeout: float) -> Mapping[s
         why = "; ".join(f"{site}: {replies.failures.get(site, 'no answer')}" for site in missing)
         raise SitesMissing(
             f"no answer from {', '.join(map(repr, missing))} within {timeout:g} s ({why}). Nothing was released; the "
-            "run is in its checkpoint and goes on with all sites when it is resumed"
+            "run is in its checkpoint and can be resumed with all sites"
         )
     found = {}
     for site in sites:

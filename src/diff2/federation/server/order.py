@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..._locks import only_one
+from ..._files import locked, write_json
 from ...errors import Diff2Error, InvalidArgument
 from ...privacy import Ledger
+from ...runfile.run import described_model
 from ...training.loop import RoundInfo, Training, TrainState
 from ...training.result import TrainResult
 from ..agreement import Agreement, read_agreement
@@ -68,7 +67,7 @@ def carry_out(order: Order, transport: Transport, keys: SiteKeys | None = None) 
     Args:
         keys: of a sealed run, at the site that leads it; ``transport`` must then be able to add.
     """
-    with only_one(order.directory / "lock", f"the run in {order.directory}", patience=PATIENCE):
+    with locked(order.directory / "lock", f"the run in {order.directory}", patience=PATIENCE):
         return _carried_out(order, transport, keys)
 
 
@@ -139,30 +138,14 @@ class Progress:
             "round": round,
             "rounds": self._rounds,
             "sites": self._heard,
-            "epsilon": _plain(ledger.epsilon()),
-            "seconds_a_round": pace,
+            "epsilon": ledger.epsilon(),
+            "seconds_per_round": pace,
             "seconds_left": pace * (self._rounds - round),
             "seconds_asking": self._asking,
             "bytes_sent": self._bytes[0],
             "bytes_received": self._bytes[1],
         }
         write_json(self._path, fields)
-
-
-def write_json(path: Path, fields: Mapping[str, Any]) -> None:
-    """Write a small file so that a reader sees the old or the new one, whole."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(fields, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return what :func:`write_json` wrote, or None where nothing is there yet."""
-    try:
-        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return fields
-    except (FileNotFoundError, ValueError):
-        return None
 
 
 def _sites_of(order: Order, transport: Transport) -> tuple[str, ...]:
@@ -183,26 +166,7 @@ def _sites_of(order: Order, transport: Transport) -> tuple[str, ...]:
 
 
 def _save(order: Order, training: Training, result: TrainResult) -> None:
-    agreement = order.agreement
-    result.save(order.directory)
-    sites, sizes = training.settings["sites"], result.plan.client_sizes
-    document = {
-        **result.summary(),
-        "clients": [{"name": name, "records": size} for name, size in zip(sites, sizes, strict=True)],
-        "run": training.settings["run"],
-        "loss": agreement.encoding.loss,
-        "output": agreement.run.output,
-        "model": {
-            "kind": "mlp",
-            "inputs": len(agreement.encoding.inputs),
-            "outputs": agreement.encoding.outputs,
-            **asdict(agreement.model),
-            "dtype": agreement.run.dtype,
-        },
-        "encoding": agreement.encoding.to_json(),
-    }
-    write_json(order.directory / "result.json", document)
-
-
-def _plain(value: float) -> float | str:
-    return value if value < float("inf") else "inf"
+    settings, sizes, agreement = training.directory.settings, result.plan.client_sizes, order.agreement
+    clients = [{"name": name, "records": size} for name, size in zip(settings["sites"], sizes, strict=True)]
+    described = described_model(agreement.encoding, agreement.model, agreement.run)
+    result.save(order.directory, {"clients": clients, "run": settings["run"], **described})

@@ -10,29 +10,26 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from ..._files import write_json
 from ..._validate import positive
 from ...errors import CheckpointError, InvalidArgument
-from ...gradients import build_engine
-from ...models.losses import resolve_loss
-from ...privacy import Ledger, Mechanism, NoiseSource
-from ...training.assembly import assemble
-from ...training.build import declare_leaks
+from ...privacy import Mechanism
+from ...training.build import assembled, declare_leaks, header, same_bytes
+from ...training.directory import RunDirectory
 from ...training.loop import Training
 from ..agreement import Agreement
 from ..faults import BadAnswer, SitesMissing
-from ..own_noise.cohort import NoisyCohort, SharedNoise
-from ..own_noise.shares import agreed_plan, check_trust
+from ..own_noise.cohort import OwnNoiseCohort, SitesMechanism
+from ..own_noise.noise import check_trust
 from ..sealed.keys import SiteKeys
 from ..sealed.lead import SealedCohort
 from ..wire.messages import Message, write
-from ..wire.requests import CLOSE_RUN, DESCRIBE, OPEN
+from ..wire.request import CLOSE, DESCRIBE, OPEN
 from ..wire.transport import Transport
 from .cohort import Exchange, RemoteCohort, answers
 
@@ -57,9 +54,9 @@ def prepare_at_sites(
         sites: the clients of the run, in this order. All must be there, in every round.
         timeout: seconds a site has for an answer.
         directory: keeps ledger, checkpoint and the name of the run.
-        resume: go on with the run in ``directory``, or start it if there is none.
+        resume: take up the run in ``directory``, or start it if there is none.
         watch: called after every exchange with the sites.
-        keys: what the sites share, where this is the site that leads and ``transport`` can add ciphertexts.
+        keys: what the sites have in common, where this is the site that leads and ``transport`` can add ciphertexts.
     """
     if agreement.trust.sealed and keys is None:
         raise InvalidArgument("a sealed run is led by one of the sites, which have the keys, not by the server")
@@ -69,67 +66,62 @@ def prepare_at_sites(
     check_trust(agreement, len(sites))
     require_members(transport, sites)
     told = {"agreement": agreement.to_json()}
-    described = answers(
-        transport.broadcast(write(Message(DESCRIBE, told)), sites, timeout), sites, timeout
-    )  # fmt: skip
+    described = _asked(transport, Message(DESCRIBE, told), sites, timeout)
     sizes = [_size(site, described[site]) for site in sites]
-    settings, privacy = agreement.run, agreement.privacy
-    noise_plan = agreed_plan(agreement, sizes)
-    name, loss = resolve_loss(agreement.encoding.loss)
-    grouped = agreement.unit == "owner"
-    engine, _ = build_engine(
-        agreement.build_model(), loss, *_example(agreement, grouped), dtype=agreement.dtype,
-        device=torch.device("cpu"), grouped=grouped,
-    )  # fmt: skip
-    leaks = declare_leaks(privacy.budget, None, None, agreement.leaks, strict)
-    shared = _shared(agreement, len(sites))
-    run = _run_id(Path(directory), sites, resume)
-
-    def opened(noise: NoiseSource) -> bytes:
-        """Open the run at all sites; return a hash of their hashes of their records."""
-        fields = {**told, "run": run, "sites": list(sites), "sizes": sizes}
-        replies = answers(transport.broadcast(write(Message(OPEN, fields)), sites, timeout), sites, timeout)
-        for site in sites:
-            if agreement.trust.sealed and replies[site].fields.get("keys") != (keys and keys.fingerprint):
-                raise BadAnswer(f"site {site!r} has other keys than the site that leads; give all sites the same file")
-        tags = [str(replies[site].fields.get("records")) for site in sites]
-        return hashlib.sha256("\n".join(tags).encode()).digest()
-
-    def cohort(noise: NoiseSource) -> RemoteCohort:
-        place = (transport, sites, noise_plan.population, run)
-        if shared is None:
-            return RemoteCohort(*place, dtype=agreement.dtype, source=noise, timeout=timeout, watch=watch)
-        options: dict[str, Any] = {"dtype": agreement.dtype, "source": noise, "timeout": timeout, "watch": watch}
-        if keys is not None and agreement.trust.sealed:
-            return SealedCohort(*place, keys=keys, honest=shared["honest"], **options)  # type: ignore[arg-type]
-        return NoisyCohort(*place, honest=shared["honest"], **options)
-
-    def mechanism(asked: RemoteCohort, ledger: Ledger, noise: NoiseSource, limit: float) -> Mechanism:
-        if isinstance(asked, NoisyCohort):
-            return SharedNoise(asked, ledger, noise, limit=limit)
-        return Mechanism(ledger, noise, limit=limit)
-
-    return assemble(
-        noise_plan,
-        engine,
-        cohort=cohort,
-        mechanism=mechanism,
-        trust=shared,
-        records_tag=opened,
-        metrics=lambda cohort: None,
-        settings={"loss": name, "model": asdict(agreement.model), "sites": list(sites), "run": run},
-        seed=settings.seed,
-        output=settings.output,
-        directory=directory,
+    noise_plan = agreement.plan(sizes)
+    engine, _ = agreement.build_engine()
+    leaks = declare_leaks(agreement.privacy.budget, None, None, agreement.leaks, strict)
+    trust, name = _trust(agreement, len(sites)), _run_id(Path(directory), sites, resume)
+    run = RunDirectory(
+        directory,
+        header=header(noise_plan, engine, agreement.run.seed, leaks, trust),
+        settings={
+            "loss": agreement.encoding.loss,
+            "model": asdict(agreement.model),
+            "sites": list(sites),
+            "run": name,
+            **same_bytes(engine, agreement.run.output),
+        },
+        seed=agreement.run.seed,
         resume=resume,
-        leaks=leaks,
-    )  # fmt: skip
+    )
+    tag = b""
+    if not run.complete:
+        opened = _asked(
+            transport, Message(OPEN, {**told, "run": name, "sites": list(sites), "sizes": sizes}), sites, timeout
+        )
+        tag = _records_tag(agreement, sites, opened, keys)
+    ledger = run.open_ledger(tag)
+    place = (transport, sites, noise_plan.population, name)
+    options: dict[str, Any] = {"source": run.noise, "timeout": timeout, "watch": watch}
+    if trust is None:
+        cohort, mechanism = RemoteCohort(*place, **options), Mechanism(ledger, run.noise)
+    else:
+        options["honest"] = trust["min_honest_sites"]
+        noisy = OwnNoiseCohort(*place, **options) if keys is None else SealedCohort(*place, keys=keys, **options)
+        cohort, mechanism = noisy, SitesMechanism(noisy, ledger, run.noise)
+    return assembled(noise_plan, engine, run, cohort, mechanism, agreement.run.output)
+
+
+def _asked(transport: Transport, message: Message, sites: Sequence[str], timeout: float) -> Mapping[str, Message]:
+    return answers(transport.broadcast(write(message), sites, timeout), sites, timeout)
+
+
+def _records_tag(
+    agreement: Agreement, sites: Sequence[str], opened: Mapping[str, Message], keys: SiteKeys | None
+) -> bytes:
+    """Return a hash of the sites' hashes of their records; refuse sites with other keys than the one that leads."""
+    for site in sites:
+        if agreement.trust.sealed and opened[site].fields.get("keys") != (keys and keys.fingerprint):
+            raise BadAnswer(f"site {site!r} has other keys than the site that leads; give all sites the same file")
+    tags = [str(opened[site].fields.get("records")) for site in sites]
+    return hashlib.sha256("\n".join(tags).encode()).digest()
 
 
 def close_run(training: Training, transport: Transport, timeout: float) -> list[str]:
     """Tell the sites that the run is complete; return those that could not be told. They lose nothing by it."""
-    sites = training.settings["sites"]
-    replies = transport.broadcast(write(Message(CLOSE_RUN, {"run": training.settings["run"]})), sites, timeout)
+    sites, run = (training.directory.settings[name] for name in ("sites", "run"))
+    replies = transport.broadcast(write(Message(CLOSE, {"run": run})), sites, timeout)
     return [site for site in sites if site not in replies.answers]
 
 
@@ -144,15 +136,15 @@ def require_members(transport: Transport, sites: Sequence[str]) -> None:
         )
 
 
-def _shared(agreement: Agreement, sites: int) -> dict[str, Any] | None:
-    """Say, for the ledger, how the sites share the noise; None where the server adds it."""
+def _trust(agreement: Agreement, sites: int) -> dict[str, Any] | None:
+    """Say, for the ledger, who adds the noise; None where the server does."""
     trust = agreement.trust
     if trust.noise == "server":
         return None
     return {
         "noise": trust.noise,
         "sites": sites,
-        "honest": trust.honest_of(sites),
+        "min_honest_sites": trust.honest_of(sites),
         "secure_aggregation": trust.secure_aggregation,
     }
 
@@ -162,18 +154,6 @@ def _size(site: str, description: Message) -> int:
     if isinstance(size, bool) or not isinstance(size, int) or size < 1 or description.fields.get("site") != site:
         raise BadAnswer(f"site {site!r} does not describe itself properly")
     return size
-
-
-def _example(agreement: Agreement, grouped: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return made-up records of the agreed shape, on which the engine tries the model."""
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(6, len(agreement.encoding.inputs), generator=generator, dtype=torch.float64)
-    if agreement.encoding.classes is None:
-        targets = torch.randn(6, 1, generator=generator, dtype=torch.float64).to(agreement.dtype)
-    else:
-        targets = torch.arange(6) % len(agreement.encoding.classes)
-    example = (inputs.to(agreement.dtype), targets)
-    return (example[0].unsqueeze(1), example[1].unsqueeze(1)) if grouped else example
 
 
 def recorded_run(directory: Path) -> tuple[str, tuple[str, ...]] | None:
@@ -201,5 +181,5 @@ def _run_id(directory: Path, sites: Sequence[str], resume: bool) -> str:
         return known[0]
     directory.mkdir(parents=True, exist_ok=True)
     name = secrets.token_hex(16)
-    (directory / RUN_FILE).write_text(json.dumps({"run": name, "sites": list(sites)}) + "\n", encoding="utf-8")
+    write_json(directory / RUN_FILE, {"run": name, "sites": list(sites)})
     return name

@@ -14,15 +14,16 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..._locks import only_one
+from ..._files import locked, plain
 from ...errors import LedgerError
-from ...privacy.accounting import gdp_epsilon
-from ...privacy.composition import FULL, Spend, total_epsilon
+from ...privacy.composition import total_epsilon
+from ...privacy.ledger import read_release
+from ...privacy.release import Release
+from ..wire.request import Label
 
-FORMAT = 1
+FORMAT = 2
 PATIENCE = 30.0  # seconds to wait for another process of the site
 KINDS = ("site", "run", "answer", "refusal", "end")
-Label = tuple[int, str, int]  # round, kind of the question, step
 
 
 class RunLine(NamedTuple):
@@ -36,29 +37,21 @@ class RunLine(NamedTuple):
     sites: tuple[str, ...]
     sizes: tuple[int, ...]
     records: str  # a keyed hash of the records, which says nothing without the key
-    limit: float = 0.0  # where noise is chosen on the way: the GDP parameter it is held to, against the server
 
 
-class AnswerLine(NamedTuple):
-    """A question that was answered."""
+class Answer(NamedTuple):
+    """A request that was answered."""
 
     run: str
-    round: int
-    question: str
-    step: int
-    radius: float
+    release: Release  # what the answer by itself costs a record of this site; multiplier 0: without noise of its own
+    question: str  # its kind, where the server adds the noise; else ""
+    multiplier: float  # noise deviation / sensitivity of the whole release, from all sites that are counted on
     request: str  # SHA-256 of the whole request
-    answer: str  # and of the answer
-    noise_std: float = 0.0  # of the noise that this site added itself; 0: it is the server that adds it
-    multiplier: float = 0.0  # noise deviation / sensitivity of the release, from all sites that are counted on
-    own_multiplier: float = 0.0  # the same of this answer by itself, for a record of this site
-    sampling: str = FULL
-    rate: float = 1.0
-    members: tuple[int, ...] | None = None  # parts of the records that the answer is about; None: all
+    answer: str = ""  # and of the answer
 
     @property
     def label(self) -> Label:
-        return self.round, self.question, self.step
+        return self.release.round, self.release.purpose, self.question, self.release.step
 
 
 class SiteLedger:
@@ -85,13 +78,13 @@ class SiteLedger:
             yield
 
     def _locked(self) -> AbstractContextManager[None]:
-        return only_one(self.path.with_name("lock"), f"the ledger {self.path}", patience=PATIENCE)
+        return locked(self.path.with_name("lock"), f"the ledger {self.path}", patience=PATIENCE)
 
     def _forget(self) -> None:
         self.refusals: list[str] = []  # reasons, in order
         self.runs: dict[str, RunLine] = {}
         self.ended: set[str] = set()
-        self._answers: dict[str, dict[Label, AnswerLine]] = {}
+        self._answers: dict[str, dict[Label, Answer]] = {}
         self._size = 0  # bytes of the file that are known
 
     @property
@@ -105,18 +98,13 @@ class SiteLedger:
 
     def epsilon_against_server(self, run: str) -> float:
         """Return what the answers in a run cost against whoever sees each of them; infinity without own noise."""
-        line, given = self.runs[run], self.answers(run)
-        if any(answer.noise_std == 0 for answer in given):
-            return math.inf
-        spends = [Spend(answer.own_multiplier, answer.sampling, answer.rate, answer.members) for answer in given]
-        spent = total_epsilon(spends, line.delta)
-        return max(spent, gdp_epsilon(line.limit, line.delta)) if line.limit > 0 and given else spent
+        return total_epsilon((answer.release for answer in self.answers(run)), self.runs[run].delta)
 
-    def answers(self, run: str) -> list[AnswerLine]:
+    def answers(self, run: str) -> list[Answer]:
         """Return what was answered in a run."""
         return list(self._answers.get(run, {}).values())
 
-    def answered(self, run: str, label: Label) -> AnswerLine | None:
+    def answered(self, run: str, label: Label) -> Answer | None:
         """Return what was answered to the question with this label, if it was."""
         return self._answers.get(run, {}).get(label)
 
@@ -126,12 +114,12 @@ class SiteLedger:
 
     def agree(self, line: RunLine) -> None:
         """Write down a run."""
-        self._write({"kind": "run", **_plain(line)})
+        self._write({"kind": "run", **plain(line)})
         self.runs[line.run] = line
 
-    def record(self, line: AnswerLine) -> None:
+    def record(self, line: Answer) -> None:
         """Write down an answer, before it leaves."""
-        self._write({"kind": "answer", **_plain(line)})
+        self._write({"kind": "answer", **plain(line)})
         self._answers.setdefault(line.run, {})[line.label] = line
 
     def refuse(self, run: str, reason: str) -> None:
@@ -167,13 +155,12 @@ class SiteLedger:
         if kind == "site" and (fields["format"], fields["site"]) != (FORMAT, self.site):
             raise ValueError(f"it belongs to site {fields['site']!r}")
         if kind == "run":
-            numbers = {name: float(fields[name]) for name in ("epsilon", "delta", "limit")}
+            numbers = {name: float(fields[name]) for name in ("epsilon", "delta")}
             line = RunLine(**{**fields, **numbers, "sites": tuple(fields["sites"]), "sizes": tuple(fields["sizes"])})
             self.runs[line.run] = line
         if kind == "answer":
-            parts = fields["members"]
-            members = None if parts is None else tuple(parts)
-            answer = AnswerLine(**{**fields, "radius": float(fields["radius"]), "members": members})
+            release = read_release(fields.pop("release"))
+            answer = Answer(release=release, **{**fields, "multiplier": float(fields["multiplier"])})
             self._answers.setdefault(answer.run, {})[answer.label] = answer
         if kind == "refusal":
             self.refusals.append(str(fields["reason"]))
@@ -195,10 +182,3 @@ def read_site_ledger(path: Path) -> SiteLedger:
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerError(f"{path}, line 1: this is not a site's ledger ({error!r})") from None
     return SiteLedger(path, site)
-
-
-def _plain(line: NamedTuple) -> dict[str, Any]:
-    return {
-        name: repr(value) if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in line._asdict().items()
-    }

@@ -38,10 +38,10 @@ class Policy:
     Args:
         epsilon: largest sum of the epsilons of all runs it takes part in; inf allows runs that are not private.
         delta: largest sum of their deltas.
-        smallest_size: takes part only with at least so many records.
+        smallest_size: takes part only with at least this many records.
         algorithms: allowed ones; by default all.
         models: allowed ones.
-        told_size: trains on the first so many records, and tells this number instead of how many there are.
+        reported_size: trains on the first this many records, and reports this number instead of how many there are.
         require_own_noise: takes part only where the sites add the noise themselves.
         require_secure_aggregation: takes part only where the server sees ciphertexts and nothing else.
     """
@@ -51,7 +51,7 @@ class Policy:
     smallest_size: int = 1
     algorithms: tuple[str, ...] = tuple(ALGORITHMS)
     models: tuple[str, ...] = MODELS
-    told_size: int | None = None
+    reported_size: int | None = None
     require_own_noise: bool = False
     require_secure_aggregation: bool = False
 
@@ -63,8 +63,8 @@ class Policy:
             one_of("algorithms", name, ALGORITHMS)
         for name in self.models:
             one_of("models", name, MODELS)
-        if self.told_size is not None:
-            at_least("told_size", self.told_size, self.smallest_size)
+        if self.reported_size is not None:
+            at_least("reported_size", self.reported_size, self.smallest_size)
 
     def check(self, agreement: Agreement) -> None:
         """Refuse an agreement that this site does not allow."""
@@ -104,7 +104,7 @@ class SiteData:
     """``[data]``: where the records are. Exactly one of ``file`` and ``entry_point``.
 
     Args:
-        file: a CSV, CSV.gz or Parquet table, or an .npz with arrays ``inputs``, ``targets`` and, where owners are
+        file: a CSV, CSV.gz or Parquet table, or an .npz with arrays ``inputs``, ``targets`` and, where groups are
             protected, ``groups``; relative to site.toml.
         entry_point: ``"module:function"``, which returns a table or (inputs, targets) or (inputs, targets, groups).
         columns: agreed name = name here.

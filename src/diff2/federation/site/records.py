@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...cohorts.clients import Client, as_clients, as_owners
+from ...cohorts.clients import Client, as_clients, as_groups
 from ...data.tables import ClientTable, owners, read_table, require_column
 from ...errors import InvalidArgument
 from ...models.losses import check_targets, resolve_loss
@@ -25,17 +25,17 @@ class SiteRecords(NamedTuple):
     """The records of one site."""
 
     client: Client
-    owners: Tensor | None  # a number for each record, where owners are protected
+    groups: Tensor | None  # a number for each record, where groups are protected
 
     @property
     def parts(self) -> list[Tensor]:
         """All that the site holds."""
-        return [*self.client, *([] if self.owners is None else [self.owners])]
+        return [*self.client, *([] if self.groups is None else [self.groups])]
 
     def first(self, count: int) -> SiteRecords:
         """Return the first so many records."""
         client = Client(*(part[:count].contiguous() for part in self.client))
-        return SiteRecords(client, None if self.owners is None else self.owners[:count].contiguous())
+        return SiteRecords(client, None if self.groups is None else self.groups[:count].contiguous())
 
 
 def load_records(site: SiteFile, agreement: Agreement) -> SiteRecords:
@@ -50,8 +50,8 @@ def load_records(site: SiteFile, agreement: Agreement) -> SiteRecords:
     if agreement.group_column is None:
         return SiteRecords(client, None)
     if groups is None:
-        raise InvalidArgument("the agreement protects owners, and the records of this site name none")
-    return SiteRecords(client, as_owners([groups], [client])[0])
+        raise InvalidArgument("the agreement protects groups of records, and the records of this site name none")
+    return SiteRecords(client, as_groups([groups], [client])[0])
 
 
 def _arrays(site: SiteFile, agreement: Agreement) -> tuple[Any, Any, Any]:

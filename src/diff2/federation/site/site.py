@@ -19,38 +19,38 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from ..._version import __version__
 from ...cohorts.per_client import ClientSums
 from ...errors import Diff2Error, InvalidArgument
-from ...gradients import build_engine
-from ...models.losses import resolve_loss
-from ...privacy import NoiseSource
+from ...planning import Plan
+from ...privacy import NoiseSource, Release
 from ...privacy.noise import KEY_BYTES
-from ...questions.population import Population
-from ...training import directory as checkpoints
+from ...privacy.release import NONE
+from ...questions import Population
+from ...training.directory import records_tag
 from ..agreement import Agreement, read_agreement
 from ..faults import BadMessage, Refusal
-from ..own_noise.shares import SiteShares, computed, site_shares
+from ..own_noise.noise import LARGEST, SiteNoise, check_trust
+from ..sealed.keys import LARGEST as LARGEST_SEALED
 from ..sealed.keys import MODEL, SEALED, SiteKeys, sealed_answer, take_model
 from ..wire.messages import Message, digest, read, refusal, write
-from ..wire.releases import RELEASE, read_release
-from ..wire.requests import (
+from ..wire.request import (
     ANSWER,
-    CLOSE_RUN,
+    ASK,
+    CLOSE,
     CLOSED,
     DESCRIBE,
     DESCRIPTION,
     OPEN,
     OPENED,
+    Request,
     as_array,
-    read_question,
+    read_request,
     whole_number,
 )
-from .ledger import AnswerLine, Label, RunLine, SiteLedger
+from .declared import require_declared
+from .ledger import Answer, RunLine, SiteLedger
 from .policy import Policy, SiteFile
-from .questions import DIFFERENCE, GRADIENT, check_agreed
 from .records import SiteRecords, load_records
 
 LOG = logging.getLogger("diff2.site")
@@ -65,7 +65,7 @@ class _OpenRun(NamedTuple):
     client: int  # which of the clients this site is
     sums: ClientSums
     dimension: int
-    shares: SiteShares | None = None  # the noise of this site, where it adds its own
+    noise: SiteNoise | None = None  # of this site, where it adds its own
 
 
 class Site:
@@ -86,7 +86,7 @@ class Site:
         Args:
             load: returns the records, encoded as an agreement says.
             directory: keeps the ledger and the keys of unfinished runs.
-            keys: what the sites share, where the server may see ciphertexts only.
+            keys: what the sites have in common, where the server may see ciphertexts only.
         """
         self._keys = keys
         self.name = name
@@ -129,9 +129,9 @@ class Site:
             return write(self._describe(message))
         if message.kind == OPEN:
             return write(self._open(message))
-        if message.kind == CLOSE_RUN:
+        if message.kind == CLOSE:
             return write(self._close(self._known(message)))
-        return self._question(message, payload, sealed=False)
+        return self._ask(message, payload, sealed=False)
 
     def _known(self, message: Message) -> str:
         run = message.fields.get("run")
@@ -145,7 +145,7 @@ class Site:
         def ask(inner: Message, content: bytes) -> bytes:
             if inner.kind == MODEL:
                 return write(take_model(inner, self._known(inner), self._directory))
-            return self._question(inner, content, sealed=True)
+            return self._ask(inner, content, sealed=True)
 
         try:
             return sealed_answer(self._keys, self.name, message, payload, ask)
@@ -153,23 +153,27 @@ class Site:
             self._refused("", str(error))
             return refusal(f"site {self.name!r}: a sealed question is declined; the site's own ledger says why")
 
-    def _question(self, message: Message, payload: bytes, *, sealed: bool) -> bytes:
-        run = self._known(message)
-        if message.kind not in (GRADIENT, DIFFERENCE, RELEASE):
+    def _ask(self, message: Message, payload: bytes, *, sealed: bool) -> bytes:
+        """Answer a request of an open run: with a clipped sum, or with this site's part of a release and its noise."""
+        name = self._known(message)
+        if message.kind != ASK:
             raise BadMessage(f"a request of kind {message.kind!r}")
-        if run in self.ledger.ended:
+        if name in self.ledger.ended:
             raise Refusal("the run is complete; no further question of it is answered")
-        if run not in self._runs:
+        if name not in self._runs:
             raise Refusal("the run is not open; open it first")
-        if self._runs[run].agreement.trust.sealed != sealed:
+        run = self._runs[name]
+        if run.agreement.trust.sealed != sealed:
             raise Refusal(
                 "in this run questions and answers are sealed" if not sealed else "in this run nothing is sealed"
             )
-        if (message.kind == RELEASE) != (self._runs[run].shares is not None):
-            who = "the server adds" if message.kind == RELEASE else "the sites add"
-            raise Refusal(f"a question of kind {message.kind!r} is not answered: in this run {who} the noise")
-        answered = self._share if message.kind == RELEASE else self._sum
-        return answered(self._runs[run], message, payload)
+        request = read_request(message, run.dimension, run.agreement.dtype)
+        if bool(request.multiplier) != (run.noise is not None):
+            who = "the server adds" if request.multiplier else "the sites add"
+            raise Refusal(f"{request} is not answered: in this run {who} the noise")
+        for _, question in request.parts:
+            require_declared(run.agreement.algorithm, run.population, run.client, question)
+        return self._once(run, request, payload)
 
     def _describe(self, message: Message) -> Message:
         agreement = _agreement(message)
@@ -186,12 +190,13 @@ class Site:
             raise BadMessage("expected sites and sizes to be lists of the same length")
         if sites.count(self.name) != 1:
             raise Refusal("this site is not among the sites of the run")
-        population = Population(
-            tuple(whole_number({"size": size}, "size") for size in sizes), agreement.run.weighting, agreement.unit,
-            agreement.run.clients_per_round, agreement.run.client_order, agreement.algorithm.adjacency,
-        )  # fmt: skip
-        agreement.algorithm.check(population, agreement.privacy.budget.private)
-        agreement.algorithm.routine.check(population, agreement.privacy.budget.private)
+        counts = [whole_number({"size": size}, "size") for size in sizes]
+        try:
+            plan = agreement.plan(counts)
+            check_trust(agreement, len(sites))
+        except Diff2Error as error:
+            raise Refusal(f"the agreement cannot be accepted: {error}") from None
+        population = plan.population
         index, records = sites.index(self.name), self._records(agreement)
         if population.sizes[index] != records.client.size:
             raise Refusal("the size stated for this site is not the one it told")
@@ -203,13 +208,12 @@ class Site:
         if known is None:
             self.policy.check_total(agreement, self.ledger.epsilon, self.ledger.delta)
         source = self._source(run, agreement.run.seed, known is None)
-        engaged = self._engaged(run, agreement, population, index, records, source)
+        engaged = self._engaged(agreement, plan, index, records, source)
         line = RunLine(
             run, agreement.digest, agreement.algorithm.name,
             agreement.privacy.epsilon if agreement.run.seed is None else float("inf"), agreement.privacy.delta,
             tuple(map(str, sites)), population.sizes,
-            checkpoints.records_tag(source.key, [records.parts]).hex(),
-            0.0 if engaged.shares is None else engaged.shares.limit,
+            records_tag(source.key, [records.parts]).hex(),
         )  # fmt: skip
         if known is not None and known != line:
             changed = [name for name in RunLine._fields if getattr(known, name) != getattr(line, name)]
@@ -222,25 +226,17 @@ class Site:
         return Message(OPENED, {"run": run, "site": self.name, "records": line.records, **shared})
 
     def _engaged(
-        self,
-        run: str,
-        agreement: Agreement,
-        population: Population,
-        index: int,
-        records: SiteRecords,
-        source: NoiseSource,
+        self, agreement: Agreement, plan: Plan, index: int, records: SiteRecords, source: NoiseSource
     ) -> _OpenRun:
-        _, loss = resolve_loss(agreement.encoding.loss)
-        client, grouped = records.client, records.owners is not None
-        example = [part[:6].unsqueeze(1) for part in client] if grouped else list(client)
-        engine, stochastic = build_engine(
-            agreement.build_model(), loss, *example, dtype=agreement.dtype, device=torch.device("cpu"), grouped=grouped
-        )
+        engine, stochastic = agreement.build_engine()
         sums = ClientSums(
-            engine, client, index, population, source=source, stochastic=stochastic, owners=records.owners
-        )  # fmt: skip
-        shares = site_shares(agreement, population, index, sums, source, lambda: self.ledger.answers(run))
-        return _OpenRun(agreement, population, index, sums, len(engine.flat), shares)
+            engine, records.client, index, plan.population, source=source, stochastic=stochastic, groups=records.groups
+        )
+        noise = None
+        if agreement.trust.noise == "sites":
+            largest = LARGEST_SEALED if agreement.trust.sealed else LARGEST
+            noise = SiteNoise(plan, agreement.trust.honest_of(len(plan.client_sizes)), index, sums, source, largest)
+        return _OpenRun(agreement, plan.population, index, sums, len(engine.flat), noise)
 
     def _close(self, run: str) -> Message:
         self.ledger.end(run)
@@ -248,59 +244,53 @@ class Site:
         self._key_path(run).unlink(missing_ok=True)
         return Message(CLOSED, {"run": run, "site": self.name})
 
-    def _sum(self, run: _OpenRun, message: Message, payload: bytes) -> bytes:
-        asked = read_question(message, run.dimension, run.agreement.dtype)
-        check_agreed(run.agreement.algorithm, run.population, run.client, asked)
-
-        def answered(request: str) -> tuple[bytes, AnswerLine]:
-            drawn = asked.batch.rate is not None
-            count = None if drawn else run.population.count(run.client, asked.batch, asked.round)
-            value = as_array(computed(run.sums, asked))
-            answer = write(Message(ANSWER, {"request": request, "count": count}, {"value": value}))
-            return answer, AnswerLine(asked.run, asked.round, asked.kind, asked.step, asked.radius, request, "")
-
-        return self._once(asked.run, (asked.round, asked.kind, asked.step), payload, answered)
-
-    def _share(self, run: _OpenRun, message: Message, payload: bytes) -> bytes:
-        """Answer with this site's part of a release and its own noise."""
-        asked, shares = read_release(message, run.dimension, run.agreement.dtype), run.shares
-        if shares is None:
-            raise Refusal("in this run the server adds the noise")
-        for _, part in asked.parts:
-            check_agreed(run.agreement.algorithm, run.population, run.client, part)
-
-        def answered(request: str) -> tuple[bytes, AnswerLine]:
-            fields: dict[str, object]
-            share = shares.share(asked, request)
-            fields = {"request": request, "grid": share.scale.grid, "noise_std": share.scale.share_std}
-            fields |= {"together": [self.ledger.runs[asked.run].sites[p] for p in share.clients]}
-            return write(Message(ANSWER, fields, {"steps": share.steps})), share.line
-
-        return self._once(asked.run, (asked.round, asked.purpose, asked.step), payload, answered)
-
-    def _once(
-        self, run: str, label: Label, payload: bytes, answered: Callable[[str], tuple[bytes, AnswerLine]]
-    ) -> bytes:
-        """Return an answer: the same question gets the same bytes, a changed one none."""
-        request = digest(payload)
-        known, what = self.ledger.answered(run, label), f"the {label[1]} of round {label[0]}, step {label[2]},"
-        if known is not None and known.request != request:
+    def _once(self, run: _OpenRun, request: Request, payload: bytes) -> bytes:
+        """Return an answer: the same request gets the same bytes, a changed one none."""
+        name, sent = request.run, digest(payload)
+        known = self.ledger.answered(name, request.label)
+        if known is not None and known.request != sent:
             raise Refusal(
-                f"{what} was answered already, to a question with other content; a second answer would be a second "
+                f"{request}, was answered already, to a question with other content; a second answer would be a second "
                 "release"
             )
-        if self._last[0] == request:
+        if self._last[0] == sent:
             return self._last[1]
-        answer, line = answered(request)
+        message, release = self._clipped(run, request, sent) if run.noise is None else self._noisy(run, request, sent)
+        answer = write(message)
         if known is None:
-            self.ledger.record(line._replace(answer=digest(answer)))
+            line = Answer(name, release, request.label[2], request.multiplier, sent, digest(answer))
+            self.ledger.record(line)
         elif known.answer != digest(answer):
             raise Refusal(
-                f"{what} was answered before and would now come out differently (another machine, or another "
+                f"{request}, was answered before and would now come out differently (another machine, or another "
                 "version?); start a new run"
             )
-        self._last = (request, answer)
+        self._last = (sent, answer)
         return answer
+
+    def _clipped(self, run: _OpenRun, request: Request, sent: str) -> tuple[Message, Release]:
+        """Answer with the clipped sum, for the server to add the noise."""
+        question, population = request.question, run.population
+        drawn = question.batch.rate is not None
+        count = None if drawn else population.count(run.client, question.batch, question.round)
+        value = as_array(run.sums.answer(question))
+        release = population.release(question, question.round)._replace(
+            clip=question.radius, dimension=run.dimension, mechanism=NONE
+        )
+        return Message(ANSWER, {"request": sent, "count": count}, {"value": value}), release
+
+    def _noisy(self, run: _OpenRun, request: Request, sent: str) -> tuple[Message, Release]:
+        """Answer with this site's part of a release and its own noise."""
+        if run.noise is None:
+            raise Refusal("in this run the server adds the noise")
+        found = run.noise.answer(request, self.ledger.answers(request.run))
+        fields = {
+            "request": sent,
+            "grid": found.scale.grid,
+            "noise_std": found.scale.site_std,
+            "together": [self.ledger.runs[request.run].sites[p] for p in found.scale.clients],
+        }
+        return Message(ANSWER, fields, {"steps": found.steps}), found.release
 
     def _records(self, agreement: Agreement) -> SiteRecords:
         """Return the records this site trains on, read once."""
@@ -313,9 +303,9 @@ class Site:
                 raise Refusal("the site's records cannot be used as agreed; its site.log says why") from None
             self._loaded = (key, records)
         records = self._loaded[1]
-        if records.client.size < max(self.policy.smallest_size, self.policy.told_size or 1):
+        if records.client.size < max(self.policy.smallest_size, self.policy.reported_size or 1):
             raise Refusal("the site has fewer records than its policy demands")
-        return records if self.policy.told_size is None else records.first(self.policy.told_size)
+        return records if self.policy.reported_size is None else records.first(self.policy.reported_size)
 
     def _source(self, run: str, seed: int | None, new: bool) -> NoiseSource:
         """Return where batches and masks are drawn from: the site's own secret, unless the run is seeded."""
