@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import diff2
 from diff2 import Budget, InvalidArgument, PrivacyLeakWarning
-from diff2.data.synthetic import ROBUST_MEAN, draw_problem
+from diff2_experiments.synthetic import ROBUST_MEAN, draw_problem
 from diff2.planning.prediction import outlook
 from diff2.runfile.reader import read_compare_file
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import diff2
 from diff2 import Budget, InvalidArgument, PrivacyLeakWarning, plan
-from diff2.data.synthetic import PROBLEMS, Bounds, draw_problem, geman_mcclure
+from diff2_experiments.synthetic import PROBLEMS, Bounds, draw_problem, geman_mcclure
 from diff2.models.losses import squared
 
 LOSSES = {"robust_mean": geman_mcclure, "sigmoid_regression": squared}

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from diff2._validate import at_least, one_of
 from diff2._version import __version__
 from diff2.algorithms import DPGD
-from diff2.data.synthetic import Bounds
+from diff2_experiments.synthetic import Bounds
 from diff2.errors import InvalidArgument, PrivacyLeakWarning, WeakDeltaWarning, leak
 from diff2.planning.plan import plan
 from diff2.privacy import Budget

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from diff2._validate import at_least, positive
 from diff2.algorithms import DPGD, Algorithm, Diff2
-from diff2.data.synthetic import Bounds
+from diff2_experiments.synthetic import Bounds
 from diff2.routines import GradientDescent
 
 DPGD_EXPONENT = -1.0  # of the mean squared gradient norm, against N epsilon

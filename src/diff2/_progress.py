@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from ._numbers import epsilon_text
 from .privacy import Ledger
 
 
@@ -43,7 +44,7 @@ def progress_bar(rounds: int, *, start: int, show: bool | None, label: str = "tr
             nonlocal last, pause
             now = time.monotonic()
             if now - last > pause or round == rounds:  # pricing the ledger takes longer than a small round
-                bar.update(task, completed=round, epsilon=f"{ledger.epsilon():.4f}")
+                bar.update(task, completed=round, epsilon=epsilon_text(ledger.epsilon()))
                 last = time.monotonic()
                 pause = max(0.2, 20 * (last - now))
 

@@ -6,8 +6,6 @@ output holds exactly one JSON document.
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import shlex
 import sys
@@ -23,6 +21,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from .._files import to_json
 from ..errors import BudgetExceeded, Diff2Error, GradientFallbackWarning, PrivacyLeakWarning, WeakDeltaWarning
 
 FAILED, BUDGET, INTERRUPTED = 1, 3, 130
@@ -47,7 +46,7 @@ def ending(advice: str = "") -> Iterator[None]:
 
 def emit_json(document: Mapping[str, Any]) -> None:
     """Print one JSON document; infinities become words, for JSON has none."""
-    sys.stdout.write(json.dumps(_plain(document), indent=2, allow_nan=False) + "\n")
+    sys.stdout.write(to_json(document))
 
 
 def command(*words: object) -> str:
@@ -110,15 +109,6 @@ def counting_bar(label: str, *, show: bool | None) -> Iterator[Callable[[int, in
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def upward(epsilon: float) -> str:
-    """Return an epsilon with four decimals, never smaller than it is.
-
-    >>> upward(0.99991), upward(math.inf)
-    ('1', 'inf')
-    """
-    return f"{math.ceil(epsilon * 1e4 - 1e-6) / 1e4:.10g}" if math.isfinite(epsilon) else "inf"
-
-
 @contextmanager
 def _readable_warnings() -> Iterator[None]:
     """Print each of our warnings once, as a line, without the place in the code."""
@@ -143,13 +133,3 @@ def _say(kind: str, message: object) -> None:
 def _out(width: int | None = None) -> Console:
     # Made anew each time, for standard output may have been replaced since.
     return Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else width)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value

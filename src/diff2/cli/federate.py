@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .console import command, emit_json, ending, show_facts, show_guarantee, show_rows, upward
+from .._numbers import epsilon_text
+from .console import command, emit_json, ending, show_facts, show_guarantee, show_rows
 from .deploy import register
 from .options import DataDir, Json, Quiet, RunToml, Seed
 
@@ -121,8 +122,8 @@ def ledger(
             emit_json({**total, "runs": rows, "refusals": found.refusals})
             return
         table = [
-            [row["run"][:12], row["algorithm"], upward(row["epsilon"]), f"{row['delta']:g}",
-             upward(row["epsilon_against_server"]), str(row["answers"]), "complete" if row["complete"] else "open"]
+            [row["run"][:12], row["algorithm"], epsilon_text(row["epsilon"]), f"{row['delta']:g}",
+             epsilon_text(row["epsilon_against_server"]), str(row["answers"]), "complete" if row["complete"] else "open"]
             for row in rows
         ]  # fmt: skip
         show_rows(
@@ -134,7 +135,7 @@ def ledger(
         show_facts(
             "in total",
             {
-                "epsilon": f"{upward(found.epsilon)} of {upward(site.policy.epsilon)}",
+                "epsilon": f"{epsilon_text(found.epsilon)} of {epsilon_text(site.policy.epsilon)}",
                 "refusals": "; ".join(found.refusals[-5:]) or "none",
             },
         )
@@ -264,4 +265,4 @@ def _show(out: Path, document: dict[str, Any], jobs: int) -> None:
 
 
 def _epsilon(value: Any) -> str:
-    return "-" if value is None else upward(float(value))
+    return "-" if value is None else epsilon_text(float(value))

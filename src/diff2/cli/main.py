@@ -11,8 +11,9 @@ from typing import Annotated
 
 import typer
 
+from .._numbers import epsilon_text
 from .._version import __version__
-from .console import command, emit_json, ending, upward
+from .console import command, emit_json, ending
 from .data import data_app
 from .experiments import COMPARE_HELP, REPRODUCE_HELP, compare, reproduce
 from .federate import federate_app
@@ -152,7 +153,8 @@ def account(
     """Recompute what a run cost, from its ledger and nothing else."""
     with ending():
         from ..errors import BudgetExceeded, LedgerError
-        from ..privacy import Budget, Ledger
+        from ..privacy.budget import Budget
+        from ..privacy.ledger import Ledger
 
         path = ledger_file / "ledger.jsonl" if ledger_file.is_dir() else ledger_file
         ledger = Ledger.read(path)
@@ -168,7 +170,7 @@ def account(
             show_account(ledger, path, at)
         if ledger.epsilon() > budget.epsilon:
             raise BudgetExceeded(
-                f"{path} holds releases worth epsilon={upward(ledger.epsilon())} at delta={budget.delta:g}, more than "
+                f"{path} holds releases worth epsilon={epsilon_text(ledger.epsilon())} at delta={budget.delta:g}, more than "
                 f"its budget of {budget.epsilon:g}"
             )
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .console import show_facts, show_guarantee, show_line, show_rows, upward
+from .._numbers import epsilon_text
+from .console import show_facts, show_guarantee, show_line, show_rows
 
 if TYPE_CHECKING:
     from diff2_experiments.comparison import Comparison
@@ -113,7 +114,7 @@ def show_account(ledger: Ledger, path: Path, delta: float) -> None:
             "file": str(path),
             "state": "complete" if ledger.complete else "not complete: the run is going on, or was interrupted",
             "releases": f"{len(ledger):,}",
-            "epsilon": f"{upward(ledger.epsilon(delta))} at delta {delta:g}",
+            "epsilon": f"{epsilon_text(ledger.epsilon(delta))} at delta {delta:g}",
             "budget": f"{budget['epsilon']} at delta {budget['delta']:g}",
         },
     )
@@ -237,7 +238,7 @@ def _purpose_cells(row: Mapping[str, Any]) -> list[str]:
     if row["sampling"] != "full":
         name += f" ({row['sampling']} batches, rate {row['rate']:.3g})"
     multiplier = low if low == high else f"{low} to {high}"
-    return [name, f"{row['count']:,}", multiplier, upward(row["epsilon_alone"])]
+    return [name, f"{row['count']:,}", multiplier, epsilon_text(row["epsilon_alone"])]
 
 
 def _clients(population: Population) -> str:
@@ -261,7 +262,7 @@ def _noise(noise: Plan) -> str:
 
 
 def _cost(epsilon: float, budget: Budget) -> str:
-    return f"{upward(epsilon)} of {budget.epsilon:g} at delta {budget.delta:g}"
+    return f"{epsilon_text(epsilon)} of {budget.epsilon:g} at delta {budget.delta:g}"
 
 
 def _settings(fields: Mapping[str, Any]) -> str:

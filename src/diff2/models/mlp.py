@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from .._validate import at_least, one_of
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "softplus": nn.Softplus,
-    "relu": nn.ReLU,
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
-    "gelu": nn.GELU,
-}
+if TYPE_CHECKING:
+    from torch import nn
+
+# By the names of classes in torch.nn: run files are read without PyTorch.
+ACTIVATIONS = {"softplus": "Softplus", "relu": "ReLU", "tanh": "Tanh", "sigmoid": "Sigmoid", "gelu": "GELU"}
 
 
 def mlp(
@@ -40,6 +36,9 @@ def mlp(
       (2): Linear(in_features=10, out_features=1, bias=True)
     )
     """
+    import torch
+    from torch import nn
+
     at_least("inputs", inputs, 1)
     at_least("outputs", outputs, 1)
     one_of("activation", activation, ACTIVATIONS)
@@ -54,7 +53,7 @@ def mlp(
     layers: list[nn.Module] = []
     for i, (fan_in, fan_out) in enumerate(pairwise(widths)):
         if i:
-            layers.append(ACTIVATIONS[activation]())
+            layers.append(getattr(nn, ACTIVATIONS[activation])())
         with torch.random.fork_rng(devices=[]):  # its own start, drawn from the global generator, is not used
             linear = nn.Linear(fan_in, fan_out)
         bound = 1 / math.sqrt(fan_in)

@@ -29,7 +29,6 @@ from .accounting import gdp_epsilon, gdp_mu
 from .budget import Budget
 from .composition import by_exposure, gaussian_mu, price
 from .release import FIXED, FULL, POISSON, Release
-from .sampled import paper_multiplier
 
 ACCOUNTINGS = ("exact", "paper")
 CLOSE = 2e-5  # share of the budget that numerical calibration may leave unused
@@ -104,6 +103,8 @@ def _alone(
                 "accounting='paper' has no formula for Poisson batches, which the paper does not use; use "
                 "accounting='exact', or sampling='fixed'"
             )
+        from .sampled import paper_multiplier
+
         order = paper_order(budget)
         gaussian = math.sqrt(full * order / (share * budget.epsilon))
         fixed = [

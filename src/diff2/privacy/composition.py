@@ -17,7 +17,6 @@ from typing import TypeVar
 
 from .accounting import gdp_epsilon
 from .release import FULL, Release
-from .sampled import sampled_epsilon
 
 Key = TypeVar("Key")
 Exposed = Mapping[tuple[str, float, float], int]  # (sampling, rate, multiplier) -> releases
@@ -88,6 +87,8 @@ def price(profile: Exposed, delta: float) -> float:
     sampled = {key: count for key, count in profile.items() if key[0] != FULL}
     if not sampled or math.isinf(mu):
         return gdp_epsilon(mu, delta)
+    from .sampled import sampled_epsilon  # what it needs takes a while to import
+
     return sampled_epsilon(mu, sampled, delta)
 
 

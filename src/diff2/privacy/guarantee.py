@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from decimal import ROUND_CEILING, Decimal
 from typing import Any
+
+from .._numbers import epsilon_text
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Guarantee:
                 f"NOT PRIVATE: {self.algorithm} made {self.releases} releases without noise; "
                 "the model has no differential-privacy guarantee."
             )
-        epsilon = _above(self.epsilon)
+        epsilon = epsilon_text(self.epsilon)
         text = (
             f"The {self.releases} releases made by {self.algorithm}, and everything computed from them, satisfy "
             f"({epsilon}, {self.delta!r})-differential privacy: {self._change()} changes the probability of any "
@@ -97,7 +98,7 @@ class Guarantee:
         return f"{whom}, the server is trusted to pass on nothing but sums over all sites that are asked"
 
     def _against_the_server(self) -> str:
-        one = _above(self.epsilon_of_one)
+        one = epsilon_text(self.epsilon_of_one)
         if self.secure_aggregation != "none":
             return (
                 "The server sees ciphertexts, which nobody without the sites' key can read, and is trusted with one "
@@ -119,10 +120,3 @@ class Guarantee:
             for name in ("noise", "sites", "min_honest_sites", "secure_aggregation", "epsilon_of_one"):
                 del fields[name]
         return fields
-
-
-def _above(epsilon: float) -> str:
-    """Return an epsilon in words, rounded up: a printed one must not be smaller than the true one."""
-    exact = Decimal(repr(epsilon))
-    above = exact.quantize(Decimal("0.0001"), rounding=ROUND_CEILING) if epsilon < 1e9 else exact
-    return f"{above.normalize():f}"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .._files import plain
+from .._numbers import epsilon_text
 from ..errors import LedgerError
 from .accounting import epsilon_path
 from .composition import total_epsilon
@@ -187,7 +188,9 @@ class Ledger:
 
     def __repr__(self) -> str:
         state = "complete" if self.complete else "open"
-        return f"<Ledger: {len(self)} releases, {state}, epsilon={self.epsilon():.6g} at delta={self.delta:g}>"
+        return (
+            f"<Ledger: {len(self)} releases, {state}, epsilon={epsilon_text(self.epsilon())} at delta={self.delta:g}>"
+        )
 
     def _write(self, line: Mapping[str, Any]) -> None:
         if self.path is not None:

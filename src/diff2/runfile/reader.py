@@ -29,7 +29,7 @@ from ..privacy.calibration import ACCOUNTINGS
 from ..privacy.trust import Trust
 from ..questions import Protection
 from ..routines import ROUTINES, Routine
-from ..training.build import OUTPUTS
+from ..training import OUTPUTS
 from .fields import from_table
 
 TABLES = ("data", "model", "algorithm", "routine", "privacy", "run", "compare", "tune", "published", "federation")

@@ -25,12 +25,11 @@ from ..planning.plan import protected
 from ..privacy import BoundedMean, Budget, Mechanism
 from ..questions import SCALING, Cohort, Population, Protection
 from ..routines import Averaging
+from . import OUTPUTS
 from .directory import RunDirectory
 from .loop import Callback, Training
 from .metrics import ExactMetrics
 from .result import TrainResult
-
-OUTPUTS = ("last", "uniform")
 
 
 @dataclass(frozen=True)
