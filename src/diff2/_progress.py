@@ -13,7 +13,7 @@ from .privacy import Ledger
 
 
 class Reporter(Protocol):
-    """Is told after each round."""
+    """Is called after each round."""
 
     def __call__(self, round: int, ledger: Ledger) -> None: ...
 

@@ -55,7 +55,7 @@ RUN_FILES = ("ledger.jsonl", "checkpoint.pt", "model.pt", "result.json", "histor
 class DemoReport:
     """What the demo found, and where it put it."""
 
-    rows: list[dict[str, Any]]  # one a method: method, test_loss, r2, squared_gradient_norm, epsilon, seconds
+    rows: list[dict[str, Any]]  # one per method: method, test_loss, r2, squared_gradient_norm, epsilon, seconds
     guarantee: str  # of the DIFF2-GD run
     figure: Path
     ledger: Path  # of the DIFF2-GD run
@@ -83,7 +83,7 @@ def run_demo(
         epsilon, delta: budget of each of the two private runs; the settings were found for 1 and 1e-5.
         seed: None takes the noise from the operating system. A seed makes the demo repeatable and *not private*.
         progress: show bars; by default where standard error is a terminal.
-        rounds: at most so many rounds a method, for a quick look.
+        rounds: at most this many rounds per method, for a quick look.
     """
     out, budget = Path(out), Budget(epsilon=epsilon, delta=delta)
     require_matplotlib()

@@ -58,7 +58,7 @@ def _root(
 def train(
     run_file: RunToml,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where model, ledger and result go.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in DIR after a crash.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in DIR after a crash.")] = False,
     seed: Seed = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -67,7 +67,7 @@ def train(
     """Train the model that a run file describes, within its privacy budget."""
     again = ["--seed", seed] if seed is not None else []
     again += ["--data-dir", data_dir] if data_dir is not None else []
-    advice = f"go on with: {command('diff2', 'train', run_file, '--out', out, '--resume', *again)}"
+    advice = f"resume with: {command('diff2', 'train', run_file, '--out', out, '--resume', *again)}"
     with ending(advice):
         from ..runfile.reader import read_run_file
         from ..runfile.run import FILES, train_run_file

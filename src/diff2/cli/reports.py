@@ -112,7 +112,7 @@ def show_account(ledger: Ledger, path: Path, delta: float) -> None:
         "the ledger",
         {
             "file": str(path),
-            "state": "complete" if ledger.complete else "not complete: the run is going on, or was interrupted",
+            "state": "complete" if ledger.complete else "not complete: the run is in progress, or was interrupted",
             "releases": f"{len(ledger):,}",
             "epsilon": f"{epsilon_text(ledger.epsilon(delta))} at delta {delta:g}",
             "budget": f"{budget['epsilon']} at delta {budget['delta']:g}",

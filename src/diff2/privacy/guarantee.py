@@ -44,7 +44,7 @@ class Guarantee:
         text = (
             f"The {self.releases} releases made by {self.algorithm}, and everything computed from them, satisfy "
             f"({epsilon}, {self.delta!r})-differential privacy: {self._change()} changes the probability of any "
-            f"outcome by at most a factor exp({epsilon}), but for a probability of {self.delta!r}; "
+            f"outcome by at most a factor exp({epsilon}), except with probability {self.delta!r}; "
             f"{self._assumptions()}."
         )
         if self.noise == "sites":

@@ -127,7 +127,7 @@ class Ledger:
         """Return what the releases cost together, at ``delta`` (default: the budget's).
 
         Args:
-            rounds: of the first so many rounds only; None: of all there are.
+            rounds: of the first this many rounds only; None: of all there are.
         """
         at = self.delta if delta is None else delta
         return total_epsilon((r for r in self.releases if rounds is None or r.round <= rounds), at)

@@ -1,4 +1,4 @@
-r"""BVR-L-SGD-Routine (Algorithm 4): one client goes on with small noisy steps of its own.
+r"""BVR-L-SGD-Routine (Algorithm 4): one client takes further small noisy steps of its own.
 
 Step 1 uses the estimate of the round. Then client :math:`p_r = 1 + r \bmod P` makes K - 1 steps, k = 2, ..., K, each on
 a batch of b of its records, drawn without replacement:

@@ -131,7 +131,7 @@ class TorchOptimizer(PostProcessing):
         return make([point], **(self.options or {}))
 
     def _try(self) -> None:
-        """Take a few steps, once at a stretch and once stored and read back in between; refuse what goes wrong."""
+        """Take a few steps, once without a break and once stored and read back in between; refuse what goes wrong."""
         import torch
 
         called = f"optimizer={self.optimizer!r} with options={self.options!r}"
@@ -153,7 +153,7 @@ class TorchOptimizer(PostProcessing):
             raise InvalidArgument(f"{called} makes steps that are not finite; choose a smaller 'lr'")
         if not torch.equal(params, straight):
             raise InvalidArgument(
-                f"{called} goes on differently once its state was stored: it draws random numbers, or keeps numbers "
+                f"{called} takes other steps once its state was stored: it draws random numbers, or keeps numbers "
                 "outside of its state_dict. Choose another"
             )
 

@@ -63,7 +63,7 @@ class PrivacySettings:
     epsilon: float
     delta: float
     accounting: str = "exact"
-    unit: str = "record"  # or "client"; owners of several records: data.group_column
+    unit: str = "record"  # or "client"; groups of records: data.group_column
     strict: bool = False
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class FederationSettings:
         sites: their names, in the order of the clients; without them, the clients of ``[data]`` on this machine.
         timeout: seconds a site has for an answer; then the run stops, with its checkpoint.
         start_timeout: seconds to wait until the sites are there.
-        minimum_sites: the run begins with at least so many of the sites, and then keeps to those; by default all.
+        minimum_sites: the run begins with at least this many of the sites, and then keeps to those; by default all.
         restarts: how often a run that stopped is taken up again as a new job.
         trust: who adds the noise: ``"server"``, or ``"sites"``, each its share; see ``trust.py``, also for the others.
     """

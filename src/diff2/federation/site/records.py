@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...cohorts.clients import Client, as_clients, as_groups
-from ...data.tables import ClientTable, owners, read_table, require_column
+from ...data.tables import ClientTable, groups_of, read_table, require_column
 from ...errors import InvalidArgument
 from ...models.losses import check_targets, resolve_loss
 from ..agreement import Agreement
@@ -96,5 +96,5 @@ def _encoded(frame: pandas.DataFrame, data: SiteData, agreement: Agreement) -> t
     return (
         encoding.encode_inputs(frame, "site"),
         encoding.encode_targets(frame, "site"),
-        None if group is None else owners(ClientTable("site", frame), group),
+        None if group is None else groups_of(ClientTable("site", frame), group),
     )
