@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 from importlib import resources
 
 import pytest
+from reproductions import METHODS, all_runs, reproduced
+
 from diff2_experiments.findings import summaries
 from diff2_experiments.report_page import dash_array, embedded, page, page_data, write_page
-
-from reproductions import METHODS, all_runs, reproduced
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "col"}
 ASSETS = ["report_page.html", "report_page.css", "report_page.js", "report_page_tables.js"]
@@ -122,7 +122,7 @@ def test_the_data_are_the_curves(found, read):
     assert len(data["landscapes"]) == 1 + 3 * 4
 
 
-def test_there_is_a_table_to_sort_for_every_place(read):
+def test_there_is_a_table_to_sort_for_every_condition(read):
     tables = [attributes for attributes in read.having("table") if attributes.get("class") == "sortable"]
     assert len(tables) == 4
     rows = [attributes["data-method"] for attributes in read.having("tr") if "data-method" in attributes]
@@ -188,7 +188,7 @@ def test_a_browser_draws_the_curves(found, runs, tmp_path):
     if chromium is None:
         pytest.skip("needs chromium")
     small = type(found)(**{**vars(found), "directory": tmp_path})
-    bare = {"settings": {"clip_gradient": 3}}  # of a method without a ladder
+    bare = {"settings": {"clip_gradient": 3}}  # of a method without a rate search
     path = write_page(small, summaries(small), [run | bare if run["method"] == "dpgd" else run for run in runs])
     # No name is resolved, so that nothing calls out.
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
@@ -200,5 +200,5 @@ def test_a_browser_draws_the_curves(found, runs, tmp_path):
     assert drawn.count('aria-pressed="true"') == len(METHODS)
     assert drawn.count('class="landscape"') == len(METHODS)
     assert "NaN" not in drawn
-    assert re.search(r"C1 3: 5 of 5 seeds lasted; \d+ runs", drawn)
+    assert re.search(r"C1 3: 5 of 5 seeds survived; \d+ runs", drawn)
     assert "learning rate null" not in drawn
