@@ -14,8 +14,10 @@ import numpy as np
 def plus_minus(mean: float, sd: float | None) -> str:
     """Return mean and deviation with as many decimals as two digits of the deviation need.
 
-    >>> plus_minus(0.0183472, 0.000123), plus_minus(68531.2, 487.0), plus_minus(4.234e-5, 1.1e-6), plus_minus(0.5, None)
-    ('0.01835 ± 0.00012', '68,531 ± 487', '4.23e-05 ± 1.1e-06', '0.5')
+    >>> plus_minus(0.0183472, 0.000123), plus_minus(68531.2, 487.0), plus_minus(0.575, 0.02), plus_minus(0.5123, None)
+    ('0.01835 ± 0.00012', '68,531 ± 487', '0.575 ± 0.020', '0.5123')
+    >>> plus_minus(4.234e-5, 1.1e-6), plus_minus(9.5354e-4, 1.26e-6), plus_minus(4e-5, 1e-3), plus_minus(0.5, 0.0)
+    ('4.23e-05 ± 1.1e-06', '9.535e-04 ± 1.3e-06', '4.0e-05 ± 1.0e-03', '0.5 ± 0')
     """
     if sd is None:
         return f"{mean:,.0f}" if 1e3 <= abs(mean) < 1e7 else f"{mean:.4g}"

@@ -3,7 +3,6 @@
 import csv
 import importlib.util
 import json
-import math
 import subprocess
 import sys
 import warnings
@@ -20,7 +19,6 @@ from diff2 import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
 from diff2_experiments.comparison import compare
 from diff2_experiments.comparison_report import summaries
 from diff2_experiments.files import find_file, read_compare_file, read_tune_file
-from diff2_experiments.formatting import plus_minus
 from diff2_experiments.grids import read_grids
 from diff2_experiments.methods import LABELS, choose_methods
 from diff2_experiments.scaling_law import read_experiment
@@ -363,21 +361,3 @@ def test_data_dir_and_the_environment(folder, tmp_path_factory, monkeypatch):
     assert read_compare_file(folder / "run.toml").data.files[0] == str(elsewhere / "north.csv")
     (folder / "north.csv").touch()  # beside the file comes first
     assert read_compare_file(folder / "run.toml").data.files[0] == str(folder / "north.csv")
-
-
-@pytest.mark.parametrize(
-    ("mean", "sd", "text"),
-    [
-        (0.57454, 0.00014, "0.57454 ± 0.00014"),
-        (0.57454, 0.02, "0.575 ± 0.020"),
-        (70_726.3, 3344.0, "70,726 ± 3,344"),
-        (4.2e-5, 1.13e-5, "4.2e-05 ± 1.1e-05"),
-        (9.5354e-4, 1.26e-6, "9.535e-04 ± 1.3e-06"),
-        (4e-5, 1e-3, "4.0e-05 ± 1.0e-03"),
-        (0.5, 0.0, "0.5 ± 0"),
-        (0.51234, None, "0.5123"),
-        (math.pi, 2.0, "3.1 ± 2.0"),
-    ],
-)
-def test_plus_minus(mean, sd, text):
-    assert plus_minus(mean, sd) == text
