@@ -1,4 +1,4 @@
-"""What a reproduction found: statistics over seeds, p-values, tables, and the paper's figures.
+"""What a reproduction found: statistics over seeds, and p-values.
 
 As in the paper's appendix: for each seed, losses and accuracies are those of the settings with the least train loss,
 and the squared gradient norm is that of the settings with the least norm, each the least over rounds and settings. The
@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import stdtr
-
-from diff2.figures import Band, Panel, draw_grid
 
 from .formatting import counted, spread
 from .reproduced import Reproduced, Run, Tuned
@@ -222,80 +220,17 @@ def notes(found: Reproduced) -> list[str]:
     return lines
 
 
-def draw_figures(found: Reproduced, rows: Sequence[Row], suffixes: Sequence[str] = (".png", ".svg")) -> list[Path]:
-    """Draw the paper's figure for each accounting and epsilon: each metric against rounds, one deviation as a band."""
-    paths: list[Path] = []
-    for condition in conditions(found):
-        shown = rows_at(rows, condition)
-        panels = [
-            Panel(
-                f"{metric.title}{_tested(shown, metric)}",
-                metric.unit,
-                [band(row["label"], tuned_at(found, condition, row["method"]), metric) for row in shown],
-                log=metric.log,
-                rising=metric.sign < 0,
-            )
-            for metric in metrics_of(found)
-            if shown
-        ]
-        if panels:
-            paths += draw_grid(
-                panels,
-                [found.directory / f"figure-{condition.slug}{suffix}" for suffix in suffixes],
-                title=f"{found.title}, {condition}",
-                subtitle=f"delta {found.delta:g}, {found.records:,} records, {counted(found.clients, 'client')}. "
-                + _legend(found.seeds)
-                + (" p: DIFF2-GD better than DP-GD." if "(p = " in panels[0].title else ""),
-                warning="Not private: settings tuned on exact losses, exact metrics",
-            )
-    return paths
-
-
-def _legend(seeds: int) -> str:
-    return "One seed." if seeds == 1 else f"Lines: mean over {seeds} seeds; bands: one deviation, not beyond the seeds."
-
-
-def _tested(rows: Sequence[Row], metric: Metric) -> str:
-    found = [row["metrics"][metric.name]["p_value"] for row in rows if row["method"] == ADVOCATED]
-    return "".join(f"  (p = {value:.2g})" for value in found if value is not None)
-
-
-def band(label: str, tuned: Sequence[Tuned], metric: Metric) -> Band:
-    """Return mean and one deviation either way, at every round some seed was measured at; NaN unless all were."""
-    runs = [getattr(one, metric.by) for one in tuned]
-    rounds = sorted({number for run in runs for number in run["rounds"]})
-    values = np.array([[_number(at.get(number)) for number in rounds] for at in map(_by_round(metric), runs)])
-    mean, deviation = values.mean(0), values.std(0, ddof=1) if len(runs) > 1 else np.zeros(len(rounds))
-    low, high = np.fmax(mean - deviation, values.min(0)), np.fmin(mean + deviation, values.max(0))
-    return Band(label, rounds, mean.tolist(), low.tolist(), high.tolist())
-
-
-def _by_round(metric: Metric) -> Any:
-    return lambda run: dict(zip(run["rounds"], run[metric.name], strict=True))
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
 def document(found: Reproduced, rows: Sequence[Row], files: Sequence[Path]) -> dict[str, Any]:
     """Return everything but the curves as plain values."""
+    kept = ("title", "task", "delta", "grid", "rounds", "seeds", "trained", "seconds", "command")
     return {
         "private": False,
         "notes": notes(found),
         "data": found.name,
-        "title": found.title,
-        "task": found.task,
-        "delta": found.delta,
-        "grid": found.grid,
-        "rounds": found.rounds,
-        "seeds": found.seeds,
+        **{name: getattr(found, name) for name in kept},
         "epsilons": list(found.epsilons),
         "accountings": list(found.accountings),
         "rows": list(rows),
-        "trained": found.trained,
-        "seconds": found.seconds,
-        "command": found.command,
         "directory": str(found.directory),
         "files": [str(path) for path in files],
     }

@@ -85,27 +85,18 @@ def planner_check(
 
 def planned_error(file: CompareFile, algorithm: Algorithm, sizes: Sequence[int], length: float, d: int) -> float | None:
     """Return the mean squared noise that ``diff2 plan`` predicts, or None where it predicts nothing."""
-    given = Diff2(algorithm.rounds, 1, algorithm.clip_gradient, 1.0, algorithm.routine) if isinstance(
-        algorithm, DPGD
-    ) else algorithm  # fmt: skip
-    privacy, weighting = file.privacy, file.run.weighting
-    if not isinstance(given, Diff2):
+    if isinstance(algorithm, DPGD):
+        algorithm = Diff2(algorithm.rounds, 1, algorithm.clip_gradient, 1.0, algorithm.routine)  # the same
+    if not isinstance(algorithm, Diff2):
         return None
+    settings: dict[str, Any] = {"weighting": file.run.weighting, "accounting": file.privacy.accounting}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeakDeltaWarning)
-        noise = plan(given, privacy.budget, sizes, weighting=weighting, accounting=privacy.accounting)
-        if not predictable(given, noise):
+        if not predictable(algorithm, plan(algorithm, file.privacy.budget, sizes, **settings)):
             return None
-        view = outlook(
-            given,
-            privacy.budget,
-            sizes,
-            step_length=length,
-            dimension=d,
-            weighting=weighting,
-            accounting=privacy.accounting,
-        )
-    return view.given.error
+        return outlook(
+            algorithm, file.privacy.budget, sizes, step_length=length, dimension=d, **settings
+        ).given.error  # fmt: skip
 
 
 def _row(file: CompareFile, method: Method, tables: EncodedClients, part: str, runs: Sequence[Run]) -> Row:
@@ -123,9 +114,7 @@ def _row(file: CompareFile, method: Method, tables: EncodedClients, part: str, r
         "method": method.label,
         "part": part,
         "rounds": algorithm.rounds,
-        "restart_interval": getattr(algorithm, "restart_interval", None),
-        "clip_gradient": getattr(algorithm, "clip_gradient", None),
-        "clip_smoothness": getattr(algorithm, "clip_smoothness", None),
+        **{name: getattr(algorithm, name, None) for name in ("restart_interval", "clip_gradient", "clip_smoothness")},
         "learning_rate": getattr(algorithm.routine, "learning_rate", None),
         "step_length": _mean(lengths),
         "plan": math.sqrt(predicted),

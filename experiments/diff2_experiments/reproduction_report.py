@@ -7,9 +7,10 @@ from pathlib import Path
 
 from diff2.cli.console import show_facts, show_line, show_rows
 
-from .findings import Row, conditions, draw_figures, notes, rows_at, summaries
+from .findings import Row, conditions, notes, rows_at, summaries
 from .report_page import write_page
 from .reproduced import Reproduced, Run
+from .reproduction_figures import draw_figures
 from .tabulation import table_cells, write_tables
 
 ABOUT = {

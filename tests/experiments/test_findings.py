@@ -13,9 +13,7 @@ from reproductions import METHODS, all_runs, reproduced, stored_run
 from diff2_experiments.findings import (
     METRICS,
     Condition,
-    band,
     document,
-    draw_figures,
     metrics_of,
     notes,
     p_value,
@@ -26,6 +24,7 @@ from diff2_experiments.findings import (
 from diff2_experiments.formatting import spread_text
 from diff2_experiments.landscape import landscapes
 from diff2_experiments.reproduced import Tuned
+from diff2_experiments.reproduction_figures import band, draw_figures
 from diff2_experiments.tabulation import DASH, table_cells, write_tables
 
 PAPER_3 = Condition("paper", 3.0)
