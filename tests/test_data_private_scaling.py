@@ -20,7 +20,7 @@ from diff2.privacy import NoiseSource, gdp_mu
 from diff2.questions.population import Population
 from diff2.routines import GradientDescent
 from diff2.runfile.preview import forecast
-from diff2.runfile.reader import read_compare_file, read_run_file
+from diff2.runfile.reader import read_run_file
 from diff2.runfile.run import load_model, train_run_file
 from diff2.runfile.scaling import FILE, bounded_mean, released, scale_privately
 from diff2.training.loop import Training
@@ -337,7 +337,7 @@ def test_release_that_was_not_planned_is_refused():
 
 
 def test_comparisons_say_that_they_cannot(folder):
-    file = read_compare_file(folder / "run.toml")
+    file = read_run_file(folder / "run.toml")
     with pytest.raises(InvalidArgument, match="it is for 'diff2 train'; here, give bounds"):
         load_clients(file.data)
 

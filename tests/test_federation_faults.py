@@ -7,16 +7,16 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from diff2._locks import only_one
+from diff2.federation.wire.requests import ANSWER
 
 import diff2
 from catalogue import PRIVATE, SIZES, run
-from diff2._locks import only_one
 from diff2.federation.faults import BadAnswer, FederationError, SiteRefused, SitesMissing
 from diff2.federation.server import order as orders
 from diff2.federation.server.order import OUTCOME, PROGRESS, Order, carry_out, read_json, read_order
 from diff2.federation.site.policy import Policy
 from diff2.federation.wire.messages import Message, digest, read, write
-from diff2.federation.wire.requests import ANSWER
 from diff2.federation.wire.transport import InProcessTransport
 from diff2.runfile.run import load_model
 from federated import NAMES, agreement_of, federated_run, lines, make_sites, quiet_prepare, same_result

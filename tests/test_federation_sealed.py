@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from diff2.federation.own_noise.shares import agreed_plan, longest_share, share_scale
+from diff2.federation.wire.releases import AskedRelease
+from diff2.federation.wire.requests import OPEN, Asked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +18,6 @@ import diff2
 from catalogue import CATALOGUE, SIZES, start_vector
 from diff2.errors import InvalidArgument
 from diff2.federation.faults import BadAnswer, Refusal, SiteRefused
-from diff2.federation.own_noise.shares import agreed_plan, longest_share, share_scale
 from diff2.federation.sealed import keys as sealed
 from diff2.federation.sealed.keys import DEGREE, LARGEST, MODULUS, SiteKeys, added
 from diff2.federation.sealed.lead import AddingServer, hand_over
@@ -23,8 +25,6 @@ from diff2.federation.server.run import close_run
 from diff2.federation.site.policy import read_site_file
 from diff2.federation.site.site import site_from_file
 from diff2.federation.wire.messages import Message, digest, read, write
-from diff2.federation.wire.releases import AskedRelease
-from diff2.federation.wire.requests import OPEN, Asked
 from diff2.privacy.trust import MOST_SEALED, Trust
 from federated import (
     ANYTHING,

@@ -12,6 +12,9 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from diff2.federation.own_noise.shares import computed, weight_of
+from diff2.federation.wire.releases import RELEASE, read_release
+from diff2.federation.wire.requests import read_question
 
 from canaries import Canaries
 from catalogue import HIDDEN, SIZES
@@ -19,14 +22,11 @@ from diff2.cohorts.clients import Client
 from diff2.cohorts.per_client import ClientSums
 from diff2.data.scaling import Encoding, Scaling
 from diff2.federation.faults import SiteRefused
-from diff2.federation.own_noise.shares import computed, weight_of
 from diff2.federation.server.order import Order, carry_out
 from diff2.federation.site.policy import read_site_file
 from diff2.federation.site.records import load_records
 from diff2.federation.site.site import Site, site_from_file
 from diff2.federation.wire.messages import read
-from diff2.federation.wire.releases import RELEASE, read_release
-from diff2.federation.wire.requests import read_question
 from diff2.federation.wire.transport import InProcessTransport
 from diff2.gradients import build_engine
 from diff2.models.losses import resolve_loss

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from diff2.federation.wire.requests import ANSWER, CLOSE_RUN, DESCRIBE, OPEN, Asked
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,6 @@ from diff2.federation.site.ledger import read_site_ledger
 from diff2.federation.site.policy import Policy
 from diff2.federation.site.site import Site
 from diff2.federation.wire.messages import Message, digest, read, write
-from diff2.federation.wire.requests import ANSWER, CLOSE_RUN, DESCRIBE, OPEN, Asked
 from diff2.questions.population import ALL
 from federated import ANYTHING, NAMES, agreement_of, lines, make_site, records_of
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from diff2.algorithms.fused import fusion_gain
+from diff2.federation.own_noise.shares import agreed_plan, weight_of
+from diff2.federation.wire.releases import AskedRelease
+from diff2.federation.wire.requests import ANSWER, OPEN, Asked
 
 import diff2
 from catalogue import CATALOGUE, NO_NOISE, SAMPLED, SIZES, start_vector
-from diff2.algorithms.fused import fusion_gain
 from diff2.errors import InvalidArgument, LedgerError
 from diff2.federation.faults import BadAnswer, SiteRefused
-from diff2.federation.own_noise.shares import agreed_plan, weight_of
 from diff2.federation.site.policy import Policy, read_site_file
 from diff2.federation.wire.messages import Message, digest, read, write
-from diff2.federation.wire.releases import AskedRelease
-from diff2.federation.wire.requests import ANSWER, OPEN, Asked
 from diff2.privacy import Ledger, ReleaseEntry
 from diff2.privacy.accounting import gdp_epsilon
 from diff2.privacy.trust import Trust

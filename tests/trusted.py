@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import torch
+from diff2.federation.own_noise.shares import agreed_plan, weight_of
+from diff2.federation.wire.requests import ANSWER
 
 from catalogue import SIZES
 from diff2.cohorts.per_client import ClientSums
-from diff2.federation.own_noise.shares import agreed_plan, weight_of
 from diff2.federation.wire.messages import read
-from diff2.federation.wire.requests import ANSWER
 from diff2.federation.wire.transport import InProcessTransport
 from diff2.gradients import build_engine
 from diff2.models.losses import resolve_loss

@@ -1,4 +1,4 @@
-"""What a reproduction found: statistics over seeds, p-values, tables, and the paper's figures.
+"""What a reproduction found: statistics over seeds, and p-values.
 
 As in the paper's appendix: for each seed, losses and accuracies are those of the settings with the least train loss,
 and the squared gradient norm is that of the settings with the least norm, each the least over rounds and settings. The
@@ -18,10 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import stdtr
 
-from diff2.figures import Band, Panel, draw_grid
-
+from .formatting import counted, spread
 from .reproduced import Reproduced, Run, Tuned
-from .scores import counted
 
 BASELINE = "dpgd"  # what the others are tested against
 ADVOCATED = "diff2"  # whose p-values the paper prints
@@ -54,8 +52,8 @@ METRICS = (
 )
 
 
-class Place(NamedTuple):
-    """Where methods are compared: one accounting and one epsilon."""
+class Condition(NamedTuple):
+    """What methods are compared under: one accounting and one epsilon."""
 
     accounting: str
     epsilon: float
@@ -69,9 +67,9 @@ class Place(NamedTuple):
         return f"{self.accounting}-epsilon-{self.epsilon:g}"
 
 
-def places(found: Reproduced) -> list[Place]:
+def conditions(found: Reproduced) -> list[Condition]:
     """Return every accounting and epsilon, in the order of tables and figures."""
-    return [Place(accounting, epsilon) for accounting in found.accountings for epsilon in found.epsilons]
+    return [Condition(accounting, epsilon) for accounting in found.accountings for epsilon in found.epsilons]
 
 
 def metrics_of(found: Reproduced) -> list[Metric]:
@@ -79,18 +77,18 @@ def metrics_of(found: Reproduced) -> list[Metric]:
     return [metric for metric in METRICS if all(metric.name in getattr(tuned, metric.by) for tuned in found.tuned)]
 
 
-def tuned_at(found: Reproduced, place: Place, method: str) -> list[Tuned]:
-    """Return the best runs of a method, by seed; a method without privacy is the same at every place."""
-    here = {
+def tuned_at(found: Reproduced, condition: Condition, method: str) -> list[Tuned]:
+    """Return the best runs of a method, by seed; a method without privacy is the same under every condition."""
+    by_seed = {
         tuned.seed: tuned
         for tuned in found.tuned
-        if tuned.method == method and (tuned.budget is None or (tuned.accounting, tuned.budget) == place)
+        if tuned.method == method and (tuned.budget is None or (tuned.accounting, tuned.budget) == condition)
     }
-    return [here[seed] for seed in sorted(here)]
+    return [by_seed[seed] for seed in sorted(by_seed)]
 
 
 def distinct(found: Reproduced) -> list[Tuned]:
-    """Return the best runs without repetition: a method without privacy may be named again at every place."""
+    """Return the best runs without repetition: a method without privacy may be named again under every condition."""
     once = {
         (one.method, one.budget, one.accounting if one.budget is not None else None, one.seed): one
         for one in found.tuned
@@ -101,26 +99,26 @@ def distinct(found: Reproduced) -> list[Tuned]:
 def summaries(found: Reproduced) -> list[Row]:
     """Return a row for each accounting, epsilon and method, with statistics of every metric."""
     return [
-        _summary(found, place, method, label)
-        for place in places(found)
+        _summary(found, condition, method, label)
+        for condition in conditions(found)
         for method, label in found.methods
-        if tuned_at(found, place, method)
+        if tuned_at(found, condition, method)
     ]
 
 
-def rows_at(rows: Sequence[Row], place: Place) -> list[Row]:
+def rows_at(rows: Sequence[Row], condition: Condition) -> list[Row]:
     """Return the rows of one accounting and epsilon."""
-    return [row for row in rows if (row["accounting"], row["budget"]) == place]
+    return [row for row in rows if (row["accounting"], row["budget"]) == condition]
 
 
-def _summary(found: Reproduced, place: Place, method: str, label: str) -> Row:
-    tuned = tuned_at(found, place, method)
+def _summary(found: Reproduced, condition: Condition, method: str, label: str) -> Row:
+    tuned = tuned_at(found, condition, method)
     chosen = {by: [dict(getattr(one, by)["settings"]) for one in tuned] for by in ("by_loss", "by_gradient")}
     spent = [run["epsilon"] for one in tuned for run in (one.by_loss, one.by_gradient)]
     private = any(one.budget is not None for one in tuned)
     return {
-        "accounting": place.accounting,
-        "budget": place.epsilon,
+        "accounting": condition.accounting,
+        "budget": condition.epsilon,
         "method": method,
         "label": label,
         "private": private,
@@ -132,18 +130,18 @@ def _summary(found: Reproduced, place: Place, method: str, label: str) -> Row:
         "algorithms": {by: [algorithm_text(getattr(one, by)) for one in tuned] for by in chosen},
         "settings": chosen,
         "usual": {by: usual(settings) for by, settings in chosen.items()},
-        "metrics": {metric.name: _statistics(found, place, method, metric) for metric in metrics_of(found)},
+        "metrics": {metric.name: _statistics(found, condition, method, metric) for metric in metrics_of(found)},
     }
 
 
-def _statistics(found: Reproduced, place: Place, method: str, metric: Metric) -> Row:
-    tuned = tuned_at(found, place, method)
-    published = found.published.get(f"epsilon_{place.epsilon:g}", {})
+def _statistics(found: Reproduced, condition: Condition, method: str, metric: Metric) -> Row:
+    tuned = tuned_at(found, condition, method)
+    published = found.published.get(f"epsilon_{condition.epsilon:g}", {})
     p_values = published.get("p_values", {}).get(metric.name, {})
     return {
         "final": spread([final_value(getattr(one, metric.by), metric) for one in tuned]),
         "best": spread([best_value(getattr(one, metric.by), metric) for one in tuned]),
-        "p_value": p_value(tuned, tuned_at(found, place, BASELINE), metric),
+        "p_value": p_value(tuned, tuned_at(found, condition, BASELINE), metric),
         "published": published.get(metric.name, {}).get(method),
         "published_p_value": p_values.get(method) if isinstance(p_values, Mapping) else _only(p_values, method),
     }
@@ -155,7 +153,7 @@ def _only(p_value: float, method: str) -> float | None:
 
 
 def final_value(run: Run, metric: Metric) -> float:
-    """Return the last value of a run that lasted, or NaN."""
+    """Return the last value of a run that survived, or NaN."""
     last = run[metric.name][-1] if run["survived"] and run[metric.name] else None
     return math.nan if last is None else float(last)
 
@@ -168,23 +166,6 @@ def best_value(run: Run, metric: Metric) -> float:
     """
     finite = [metric.sign * value for value in run[metric.name] if value is not None and math.isfinite(value)]
     return metric.sign * min(finite, default=math.nan)
-
-
-def spread(values: Sequence[float]) -> Row:
-    """Return mean and deviation; neither if a run diverged, and no deviation of a single value.
-
-    >>> spread([1.0, 3.0])
-    {'mean': 2.0, 'sd': 1.4142135623730951, 'diverged': 0, 'values': [1.0, 3.0]}
-    >>> spread([1.0, math.nan])
-    {'mean': None, 'sd': None, 'diverged': 1, 'values': [1.0, None]}
-    """
-    diverged = sum(not math.isfinite(value) for value in values)
-    return {
-        "mean": None if diverged else float(np.mean(values)),
-        "sd": None if diverged or len(values) < 2 else float(np.std(values, ddof=1)),
-        "diverged": diverged,
-        "values": [value if math.isfinite(value) else None for value in values],
-    }
 
 
 def p_value(tuned: Sequence[Tuned], baseline: Sequence[Tuned], metric: Metric) -> float | None:
@@ -227,7 +208,7 @@ def notes(found: Reproduced) -> list[str]:
         f"NOT PRIVATE: {', '.join(named)}. For public data only. Epsilon is that of one run, "
         "as if its settings had been known beforehand.",
         f"{found.records:,} records of {counted(found.clients, 'client')}, {found.held_out:,} held out; "
-        f"{found.rounds:,} rounds, delta {found.delta:g}; {found.grid} grid, up to {size} settings a method.",
+        f"{found.rounds:,} rounds, delta {found.delta:g}; {found.grid} grid, up to {size} settings per method.",
         "For each seed, losses and accuracies are of the settings with the least train loss, the squared gradient norm "
         "of those with the least norm: the least over all rounds and settings, as in the paper.",
         f"Mean ± deviation over {counted(found.seeds, 'seed')} of noise and starting point; records and their split "
@@ -239,80 +220,17 @@ def notes(found: Reproduced) -> list[str]:
     return lines
 
 
-def draw_figures(found: Reproduced, rows: Sequence[Row], suffixes: Sequence[str] = (".png", ".svg")) -> list[Path]:
-    """Draw the paper's figure for each accounting and epsilon: each metric against rounds, one deviation as a band."""
-    paths: list[Path] = []
-    for place in places(found):
-        here = rows_at(rows, place)
-        panels = [
-            Panel(
-                f"{metric.title}{_tested(here, metric)}",
-                metric.unit,
-                [band(row["label"], tuned_at(found, place, row["method"]), metric) for row in here],
-                log=metric.log,
-                rising=metric.sign < 0,
-            )
-            for metric in metrics_of(found)
-            if here
-        ]
-        if panels:
-            paths += draw_grid(
-                panels,
-                [found.directory / f"figure-{place.slug}{suffix}" for suffix in suffixes],
-                title=f"{found.title}, {place}",
-                subtitle=f"delta {found.delta:g}, {found.records:,} records, {counted(found.clients, 'client')}. "
-                + _legend(found.seeds)
-                + (" p: DIFF2-GD better than DP-GD." if "(p = " in panels[0].title else ""),
-                warning="Not private: settings tuned on exact losses, exact metrics",
-            )
-    return paths
-
-
-def _legend(seeds: int) -> str:
-    return "One seed." if seeds == 1 else f"Lines: mean over {seeds} seeds; bands: one deviation, not beyond the seeds."
-
-
-def _tested(rows: Sequence[Row], metric: Metric) -> str:
-    found = [row["metrics"][metric.name]["p_value"] for row in rows if row["method"] == ADVOCATED]
-    return "".join(f"  (p = {value:.2g})" for value in found if value is not None)
-
-
-def band(label: str, tuned: Sequence[Tuned], metric: Metric) -> Band:
-    """Return mean and one deviation either way, at every round some seed was measured at; NaN unless all were."""
-    runs = [getattr(one, metric.by) for one in tuned]
-    rounds = sorted({number for run in runs for number in run["rounds"]})
-    values = np.array([[_number(at.get(number)) for number in rounds] for at in map(_by_round(metric), runs)])
-    mean, deviation = values.mean(0), values.std(0, ddof=1) if len(runs) > 1 else np.zeros(len(rounds))
-    low, high = np.fmax(mean - deviation, values.min(0)), np.fmin(mean + deviation, values.max(0))
-    return Band(label, rounds, mean.tolist(), low.tolist(), high.tolist())
-
-
-def _by_round(metric: Metric) -> Any:
-    return lambda run: dict(zip(run["rounds"], run[metric.name], strict=True))
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
 def document(found: Reproduced, rows: Sequence[Row], files: Sequence[Path]) -> dict[str, Any]:
     """Return everything but the curves as plain values."""
+    kept = ("title", "task", "delta", "grid", "rounds", "seeds", "trained", "seconds", "command")
     return {
         "private": False,
         "notes": notes(found),
         "data": found.name,
-        "title": found.title,
-        "task": found.task,
-        "delta": found.delta,
-        "grid": found.grid,
-        "rounds": found.rounds,
-        "seeds": found.seeds,
+        **{name: getattr(found, name) for name in kept},
         "epsilons": list(found.epsilons),
         "accountings": list(found.accountings),
         "rows": list(rows),
-        "trained": found.trained,
-        "seconds": found.seconds,
-        "command": found.command,
         "directory": str(found.directory),
         "files": [str(path) for path in files],
     }

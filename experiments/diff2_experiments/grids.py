@@ -1,10 +1,9 @@
 """The grids of a tuning file: from ``[tune.NAME]`` tables to the settings that are tried.
 
 ``[tune.NAME]`` is a method as in a comparison (``methods.py``); its table ``grid`` holds lists of values, and every
-combination of them is tried, each with the learning-rate ladder. A key ``"routine.KEY"`` is one of the routine. With
-``ladder = false``, the learning rate is what the file says, and may itself be in the grid; a run then ends early only
-where its loss is no longer a number. ``[tune.NAME.reduced]`` is a
-smaller grid for those who have less time.
+combination of them is tried, each with the learning-rate search. A key ``"routine.KEY"`` is one of the routine. With
+``rate_search = false``, the learning rate is what the file says, and may itself be in the grid; a run then ends early
+only where its loss is no longer a number. ``[tune.NAME.reduced]`` is a smaller grid for those who have less time.
 """
 
 from __future__ import annotations
@@ -14,16 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from diff2._validate import nearest
-from diff2.algorithms import ALGORITHMS, GD, Algorithm
+from diff2.algorithms import GD, Algorithm
 from diff2.errors import InvalidArgument
-from diff2.runfile.reader import TuneFile
 
-from .methods import LABELS, build_algorithm
+from .files import TuneFile
+from .methods import build_algorithm, choose_names, split_table
 
 FULL, REDUCED = "full", "reduced"
 GRIDS = (FULL, REDUCED)
-_TABLES = {FULL: "grid", REDUCED: "reduced"}
 
 
 class Point(NamedTuple):
@@ -46,7 +43,7 @@ class Grid:
     name: str
     label: str
     points: Sequence[Point]
-    ladder: bool  # whether learning rates are tried one after the other
+    rate_search: bool
 
     @property
     def private(self) -> bool:
@@ -56,47 +53,33 @@ class Grid:
 
 def read_grids(file: TuneFile, names: Sequence[str] | None, grid: str) -> list[Grid]:
     """Return the grids of these methods, or of all ``[tune.NAME]`` tables, with everything checked."""
-    chosen = list(file.grids) if names is None else list(dict.fromkeys(names))
     try:
-        if not chosen:
-            raise InvalidArgument("nothing to tune: add a table [tune.NAME] for each method")
-        for name in chosen:
-            if name not in file.grids:
-                raise InvalidArgument(
-                    f"there is no table [tune.{name}]{nearest(name, file.grids)} (known: {', '.join(file.grids)})"
-                )
-        return [_grid(file, name, grid) for name in chosen]
+        return [_grid(file, name, grid) for name in choose_names("tune", names, file.methods)]
     except InvalidArgument as error:
         raise type(error)(f"{file.path}: {error}") from None
 
 
 def _grid(file: TuneFile, name: str, grid: str) -> Grid:
-    where, table = f"tune.{name}", dict(file.grids[name])
-    kind, label, ladder = (
-        table.pop("algorithm", name),
-        table.pop("label", LABELS.get(name, name)),
-        table.pop("ladder", True),
-    )
-    if not isinstance(kind, str) or kind not in ALGORITHMS:
-        raise InvalidArgument(
-            f"[{where}] needs the key 'algorithm', one of {sorted(ALGORITHMS)}, got {kind!r}{nearest(kind, ALGORITHMS)}"
-        )
-    if not isinstance(label, str) or not isinstance(ladder, bool):
-        raise InvalidArgument(f"[{where}] expected label = text and ladder = true or false, got {label!r}, {ladder!r}")
-    tables = {choice: table.pop(key, None) for choice, key in _TABLES.items()}
-    values = tables[grid] if tables[grid] is not None else tables[FULL] or {}
-    points = [Point(settings, _built(file, where, kind, table, settings)) for settings in _combinations(where, values)]
+    where = f"tune.{name}"
+    algorithm, label, table = split_table(where, name, file.methods[name])
+    rate_search, full, reduced = table.pop("rate_search", True), table.pop("grid", {}), table.pop("reduced", None)
+    if not isinstance(rate_search, bool):
+        raise InvalidArgument(f"[{where}] expected rate_search = true or false, got {rate_search!r}")
+    values = full if grid == FULL or reduced is None else reduced
+    points = [
+        Point(settings, _built(file, where, algorithm, table, settings)) for settings in _combinations(where, values)
+    ]
     routine: Any = points[0].algorithm.routine
-    if ladder and "learning_rate" not in {field.name for field in fields(routine)}:
-        raise InvalidArgument(f"[{where}] its routine has no learning_rate to try; set ladder = false")
-    return Grid(name, label, points, ladder)
+    if rate_search and "learning_rate" not in {field.name for field in fields(routine)}:
+        raise InvalidArgument(f"[{where}] its routine has no learning_rate to try; set rate_search = false")
+    return Grid(name, label, points, rate_search)
 
 
-def _built(file: TuneFile, where: str, kind: str, table: Mapping[str, Any], settings: Mapping[str, Any]) -> Algorithm:
+def _built(file: TuneFile, where: str, name: str, table: Mapping[str, Any], settings: Mapping[str, Any]) -> Algorithm:
     own = {key: value for key, value in settings.items() if "." not in key}
     routine = {key.removeprefix("routine."): value for key, value in settings.items() if "." in key}
     inner = {"routine": {**table.get("routine", {}), **routine}} if routine else {}
-    return build_algorithm(file, where, kind, {**table, **own, **inner})
+    return build_algorithm(file, where, name, {**table, **own, **inner})
 
 
 def _combinations(where: str, values: Any) -> Iterator[dict[str, Any]]:

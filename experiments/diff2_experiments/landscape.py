@@ -1,4 +1,4 @@
-"""What tuning tried: for every point of a grid, how well the learning rate did that lasted."""
+"""What tuning tried: for every point of a grid, how well its learning rate did."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 from .findings import METRICS, best_value
 from .reproduced import Reproduced, Run
 
-RATE = "learning_rate"  # each point of the grid has a ladder of its own
+RATE = "learning_rate"  # found for each point of the grid
 
 
 def landscapes(found: Reproduced, runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the grid of each method, accounting and budget that has runs, with the mean over the seeds at each point.
 
-    A landscape has ``axes`` (name and values of each setting but the learning rate) and ``points``: the place ``at``
+    A landscape has ``axes`` (name and values of each setting but the learning rate) and ``points``: the index ``at``
     every axis, ``train_loss`` and ``squared_gradient_norm`` (least over the rounds, mean over the seeds whose run
-    lasted; None if none did), how many ``lasted`` of how many ``seeds``, the learning ``rates`` and their counts (none
-    without a ladder), and how many runs were ``tried``.
+    survived; None if none did), how many ``survived`` of how many ``seeds``, the learning ``rates`` and their counts
+    (none without a rate search), and how many runs were ``tried``.
     """
     order = [name for name, _ in found.methods]
     groups: dict[tuple[str, str | None, float | None], list[Run]] = {}
@@ -48,15 +48,15 @@ def _landscape(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _point(runs: Sequence[Run]) -> dict[str, Any]:
-    lasting: dict[int, Run] = {}
-    for run in runs:  # of several rates that lasted, the best
-        best = lasting.get(run["seed"])
+    surviving: dict[int, Run] = {}
+    for run in runs:  # of several rates that survived, the best
+        best = surviving.get(run["seed"])
         if run["survived"] and (best is None or _loss(run) < _loss(best)):
-            lasting[run["seed"]] = run
-    rates = Counter(run["settings"][RATE] for run in lasting.values() if RATE in run["settings"])
+            surviving[run["seed"]] = run
+    rates = Counter(run["settings"][RATE] for run in surviving.values() if RATE in run["settings"])
     return {
-        **{metric.name: _mean([best_value(run, metric) for run in lasting.values()]) for metric in METRICS[:2]},
-        "lasted": len(lasting),
+        **{metric.name: _mean([best_value(run, metric) for run in surviving.values()]) for metric in METRICS[:2]},
+        "survived": len(surviving),
         "seeds": len({run["seed"] for run in runs}),
         "rates": sorted(rates.items(), key=lambda item: _order(item[0])),
         "tried": len(runs),

@@ -1,8 +1,8 @@
-"""The methods of a comparison: from a run file's base settings and its ``[compare.NAME]`` tables to algorithms.
+"""The methods of an experiment: from the base settings of a file and the table of a method to algorithms.
 
 For each method, in this order, the later winning: the fields of its class that ``[algorithm]`` names and whose value
-fits; its own table; the table for an epsilon inside it. A ``routine`` table with a ``name`` replaces the routine so far
-(at first ``[routine]``); one without changes some of its keys.
+fits; its own table; in a comparison, the table for an epsilon inside it. A ``routine`` table with a ``name`` replaces
+the routine so far (at first ``[routine]``); one without changes some of its keys.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from diff2._validate import nearest
 from diff2.algorithms import ALGORITHMS, GD, Algorithm
 from diff2.errors import InvalidArgument
 from diff2.runfile.fields import convert
-from diff2.runfile.reader import CompareFile, TuneFile, named
+from diff2.runfile.reader import named
+
+from .files import CompareFile
 
 LABELS = {
     "gd": "GD",
@@ -27,9 +29,7 @@ LABELS = {
     "dpfedavg": "DP-FedAvg",
     "dpscaffold": "DP-SCAFFOLD",
     "diff2": "DIFF2-GD",
-    "fused_diff2": "DIFF2 fused",
     "recursive_diff2": "DIFF2 recursive",
-    "drift_diff2": "DIFF2 drift",
 }
 
 
@@ -55,62 +55,62 @@ def choose_methods(file: CompareFile, names: Sequence[str] | None, epsilons: Seq
         epsilons: the budgets for which they will be trained.
     """
     try:
-        return _choose(file, names, epsilons)
+        _check_base(file.algorithm)
+        chosen = choose_names("compare", names, file.methods, ALGORITHMS)
+        methods = [_method(file, name, epsilons) for name in chosen]
+        labels = [method.label for method in methods]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise InvalidArgument(f"two methods have the label {label!r}; give each its own: label = ...")
+        return methods
     except InvalidArgument as error:
         raise type(error)(f"{file.path}: {error}") from None
 
 
-def build_algorithm(file: CompareFile | TuneFile, where: str, kind: str, table: Mapping[str, Any]) -> Algorithm:
-    """Return the algorithm that one table makes of the file's base settings.
+def choose_names(kind: str, names: Sequence[str] | None, tables: Mapping[str, Any], others: Any = ()) -> list[str]:
+    """Return the names that were asked for, or those of all tables, each once.
 
     Args:
-        file: gives ``[algorithm]`` and ``[routine]``.
-        where: the name of the table, for messages.
-        kind: the name of the algorithm.
-        table: its own settings.
+        kind: of the tables, ``"compare"`` or ``"tune"``.
+        others: names that may be asked for without a table.
     """
-    algorithm: Algorithm = named(where, _changed(where, _base(file, kind), table), ALGORITHMS)
-    return algorithm
-
-
-def _base(file: CompareFile | TuneFile, kind: str) -> dict[str, Any]:
-    base: dict[str, Any] = {"name": kind, **_fitting(file.algorithm, kind)}
-    if file.routine is not None:
-        base["routine"] = file.routine
-    return base
-
-
-def _choose(file: CompareFile, names: Sequence[str] | None, epsilons: Sequence[float]) -> list[Method]:
-    _check_base(file.algorithm)
-    chosen = list(file.compare) if names is None else list(names)
+    known = list(dict.fromkeys([*tables, *others]))
+    chosen = list(dict.fromkeys(tables if names is None else names))
     if not chosen:
-        raise InvalidArgument("nothing to compare: give --algorithms, or a table [compare.NAME] for each method")
+        raise InvalidArgument(f"nothing to {kind}: add a table [{kind}.NAME] for each method")
     for name in chosen:
-        known = [*file.compare, *ALGORITHMS]
         if name not in known:
             raise InvalidArgument(
-                f"there is no table [compare.{name}], and no algorithm of that name{nearest(name, known)} "
-                f"(known: {', '.join(dict.fromkeys(known))})"
+                f"there is no table [{kind}.{name}]{nearest(name, known)} (known methods: {', '.join(known)})"
             )
-    methods = [_method(file, name, epsilons) for name in dict.fromkeys(chosen)]
-    labels = [method.label for method in methods]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise InvalidArgument(f"two methods have the label {label!r}; give each its own: label = ...")
-    return methods
+    return chosen
 
 
-def _method(file: CompareFile, name: str, epsilons: Sequence[float]) -> Method:
-    where, table = f"compare.{name}", dict(file.compare.get(name, {}))
-    kind, label = table.pop("algorithm", name), table.pop("label", LABELS.get(name, name))
-    if not isinstance(kind, str) or kind not in ALGORITHMS:
+def split_table(where: str, name: str, table: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    """Return the name of the algorithm, the label and the other keys of a method's table."""
+    keys = dict(table)
+    algorithm, label = keys.pop("algorithm", name), keys.pop("label", LABELS.get(name, name))
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         raise InvalidArgument(
-            f"[{where}] needs the key 'algorithm', one of {sorted(ALGORITHMS)}, got {kind!r}{nearest(kind, ALGORITHMS)}"
+            f"[{where}] needs the key 'algorithm', one of {sorted(ALGORITHMS)}, "
+            f"got {algorithm!r}{nearest(algorithm, ALGORITHMS)}"
         )
     if not isinstance(label, str) or not label:
         raise InvalidArgument(f"[{where}] label: expected text in quotes, got {label!r}")
+    return algorithm, label, keys
+
+
+def build_algorithm(file: CompareFile, where: str, name: str, table: Mapping[str, Any]) -> Algorithm:
+    """Return the algorithm of this name that one table makes of the file's base settings."""
+    algorithm: Algorithm = named(where, _changed(where, _base(file, name), table), ALGORITHMS)
+    return algorithm
+
+
+def _method(file: CompareFile, name: str, epsilons: Sequence[float]) -> Method:
+    where = f"compare.{name}"
+    algorithm, label, table = split_table(where, name, file.methods.get(name, {}))
     overrides = _overrides(where, table.pop("epsilon", {}))
-    keys = _changed(where, _base(file, kind), table)
+    keys = _changed(where, _base(file, algorithm), table)
     algorithms = {}
     # Those that are not asked for now are built as well, so that their mistakes are found.
     for epsilon in dict.fromkeys((*epsilons, *overrides)):
@@ -138,6 +138,22 @@ def _overrides(where: str, tables: Any) -> dict[float, tuple[str, Mapping[str, A
     return found
 
 
+def _base(file: CompareFile, name: str) -> dict[str, Any]:
+    """Return the base settings that the class has a field for, and whose value is of its type."""
+    cls = ALGORITHMS[name]
+    hints, keys = typing.get_type_hints(cls), {"name": name}
+    for field in fields(cls):
+        if field.name in file.algorithm and field.name != "routine":
+            try:
+                convert(f"[algorithm] {field.name}", file.algorithm[field.name], hints[field.name])
+            except InvalidArgument:
+                if file.algorithm.get("name") == name:
+                    raise
+                continue
+            keys[field.name] = file.algorithm[field.name]
+    return keys if file.routine is None else {**keys, "routine": file.routine}
+
+
 def _changed(where: str, keys: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with some replaced; a routine without a name replaces keys of the one before."""
     if "name" in changes:
@@ -149,21 +165,6 @@ def _changed(where: str, keys: Mapping[str, Any], changes: Mapping[str, Any]) ->
             raise InvalidArgument(f"[{where}.routine] needs the key 'name': there is no [routine] to start from")
         merged["routine"] = {**keys["routine"], **routine}
     return merged
-
-
-def _fitting(base: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return the base settings that the class has a field for, and whose value is of its type."""
-    hints, fitting = typing.get_type_hints(ALGORITHMS[kind]), {}
-    for field in fields(ALGORITHMS[kind]):
-        if field.name in base and field.name != "routine":
-            try:
-                convert(f"[algorithm] {field.name}", base[field.name], hints[field.name])
-            except InvalidArgument:
-                if base.get("name") == kind:
-                    raise
-                continue
-            fitting[field.name] = base[field.name]
-    return fitting
 
 
 def _check_base(base: Mapping[str, Any]) -> None:

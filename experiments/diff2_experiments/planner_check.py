@@ -3,7 +3,7 @@ r"""The planner against runs: the noise that ``diff2 plan`` predicts, and the er
 For every method of a comparison file, at two or more seeds, the table has root mean squares over the rounds of
 
 * *plan*: the prediction of ``diff2 plan``, for the root mean square of ``step_norm`` in the run at *another* seed, as
-  somebody would have it who plans a second run;
+  whoever plans a second run would know it;
 * *ledger*: what the run itself knows of the noise in its estimate, from the scales of its releases;
 * *noise* and *error*: what was measured, and the *share of clipping* in the squared error;
 
@@ -11,47 +11,40 @@ over all rounds, and over those after the first tenth, where steps are no longer
 
 The exact gradients that are needed leak, so this is for public data.
 
-    python -m diff2_experiments.planner_check experiments/planner/california_housing.toml --out checked --data-dir DIR
+    python -m diff2_experiments.planner_check california_housing gas_turbine --out checked --data-dir DIR
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from diff2._validate import at_least
 from diff2.algorithms import DPGD, Algorithm, Diff2
 from diff2.cli.console import command, counting_bar, ending, show_rows
-from diff2.data import EncodedClients, load_clients
-from diff2.errors import GradientFallbackWarning, InvalidArgument, PrivacyLeakWarning, WeakDeltaWarning, leak
-from diff2.models.mlp import mlp
+from diff2.data import EncodedClients
+from diff2.errors import InvalidArgument, WeakDeltaWarning
 from diff2.planning.plan import plan
 from diff2.planning.prediction import outlook
-from diff2.privacy import Budget
 from diff2.runfile.preview import predictable
-from diff2.runfile.reader import CompareFile, read_compare_file
-from diff2.training.build import prepare
-from diff2.training.loop import Training
 
 from .estimate_errors import Errors, estimate_errors
+from .files import CompareFile, find_file, load_public, read_compare_file
+from .formatting import write_csv
 from .methods import Method, choose_methods
 from .store import Run, RunStore
-from .trials import Setup, Trial, digest_of, one_thread, trial_key
+from .trials import Report, Trial, digest_of, one_thread, prepare_trial, trial_key, unreported
 
 FORMAT = 1  # of a line of runs.jsonl; another number trains everything again
 PARTS = ("whole", "later")  # of a run: all rounds, those after the first tenth
 AFTER = ", after the first tenth"
 MEASURED = 500  # rounds of a run in which the exact gradient is computed
 
-Report = Callable[[int, int], None]  # runs finished, runs in all
 Row = dict[str, Any]
 
 
@@ -61,64 +54,52 @@ def planner_check(
     *,
     seeds: int = 2,
     measured: int = MEASURED,
-    report: Report = lambda done, total: None,
+    report: Report = unreported,
 ) -> list[Row]:
-    """Return two lines for each method: its whole run, and the rounds after the first tenth.
+    """Return two rows for each method: its whole run, and the rounds after the first tenth.
 
     Runs that ``directory`` holds already are not made again.
     """
     at_least("seeds", seeds, 2)
     methods = choose_methods(file, None, [file.privacy.epsilon])
-    tables = _load(file)
+    tables = load_public(file, "A PLANNER CHECK")
     store, digest = RunStore(directory), digest_of(tables)
-    setup = Setup(file.model, file.privacy, file.run)
-    lines, total, count = [], len(methods) * seeds, 0
+    known, rows, total = store.runs(), [], len(methods) * seeds
     report(0, total)
-    for method in methods:
+    for number, method in enumerate(methods):
         algorithm, found = _algorithm(file, method), []
         for seed in range(seeds):
             trial = Trial(algorithm, file.privacy.epsilon, seed, measured)
-            key = trial_key(setup, digest, trial, planner_check=FORMAT)
-            run = store.runs().get(key)
-            if run is None:
+            key = trial_key(file.setup, digest, trial, planner_check=FORMAT)
+            if key not in known:
                 with one_thread():
-                    training = _prepare(file, tables, algorithm, seed)
+                    training = prepare_trial(file.setup, tables, trial)
                     errors = estimate_errors(training, measured=measured, seed=seed)
                 parts = {part: getattr(errors, part)._asdict() for part in PARTS}
-                run = store.add({"key": key, "dimension": len(training.engine.flat), **parts})
-            found.append(run)
-            count += 1
-            report(count, total)
-        lines += [_line(file, method, tables, part, found) for part in PARTS]
-    return lines
+                known[key] = store.add({"key": key, "dimension": len(training.engine.flat), **parts})
+            found.append(known[key])
+            report(number * seeds + seed + 1, total)
+        rows += [_row(file, method, tables, part, found) for part in PARTS]
+    return rows
 
 
 def planned_error(file: CompareFile, algorithm: Algorithm, sizes: Sequence[int], length: float, d: int) -> float | None:
     """Return the mean squared noise that ``diff2 plan`` predicts, or None where it predicts nothing."""
-    given = Diff2(algorithm.rounds, 1, algorithm.clip_gradient, 1.0, algorithm.routine) if isinstance(
-        algorithm, DPGD
-    ) else algorithm  # fmt: skip
-    privacy, weighting = file.privacy, file.run.weighting
-    if not isinstance(given, Diff2):
+    if isinstance(algorithm, DPGD):
+        algorithm = Diff2(algorithm.rounds, 1, algorithm.clip_gradient, 1.0, algorithm.routine)  # the same
+    if not isinstance(algorithm, Diff2):
         return None
+    settings: dict[str, Any] = {"weighting": file.run.weighting, "accounting": file.privacy.accounting}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeakDeltaWarning)
-        noise = plan(given, privacy.budget, sizes, weighting=weighting, accounting=privacy.accounting)
-        if not predictable(given, noise):
+        if not predictable(algorithm, plan(algorithm, file.privacy.budget, sizes, **settings)):
             return None
-        view = outlook(
-            given,
-            privacy.budget,
-            sizes,
-            step_length=length,
-            dimension=d,
-            weighting=weighting,
-            accounting=privacy.accounting,
-        )
-    return view.given.error
+        return outlook(
+            algorithm, file.privacy.budget, sizes, step_length=length, dimension=d, **settings
+        ).given.error  # fmt: skip
 
 
-def _line(file: CompareFile, method: Method, tables: EncodedClients, part: str, runs: Sequence[Run]) -> Row:
+def _row(file: CompareFile, method: Method, tables: EncodedClients, part: str, runs: Sequence[Run]) -> Row:
     algorithm, sizes = _algorithm(file, method), [len(inputs) for inputs, _ in tables.clients]
     lengths = [run[part]["step_length"] for run in runs]
     others = [*lengths[1:], lengths[0]]  # each run is predicted from another
@@ -133,9 +114,7 @@ def _line(file: CompareFile, method: Method, tables: EncodedClients, part: str, 
         "method": method.label,
         "part": part,
         "rounds": algorithm.rounds,
-        "restart_interval": getattr(algorithm, "restart_interval", None),
-        "clip_gradient": getattr(algorithm, "clip_gradient", None),
-        "clip_smoothness": getattr(algorithm, "clip_smoothness", None),
+        **{name: getattr(algorithm, name, None) for name in ("restart_interval", "clip_gradient", "clip_smoothness")},
         "learning_rate": getattr(algorithm.routine, "learning_rate", None),
         "step_length": _mean(lengths),
         "plan": math.sqrt(predicted),
@@ -150,41 +129,10 @@ def _line(file: CompareFile, method: Method, tables: EncodedClients, part: str, 
     }
 
 
-def _load(file: CompareFile) -> EncodedClients:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyLeakWarning)  # named below
-        tables = load_clients(file.data, strict=file.privacy.strict)
-    leak(
-        "A PLANNER CHECK IS NOT PRIVATE: it measures exact gradients, and its noise is seeded. Use public data.",
-        strict=file.privacy.strict,
-    )
-    return tables
-
-
 def _algorithm(file: CompareFile, method: Method) -> Algorithm:
     if not method.private:
         raise InvalidArgument(f"{method.label} adds no noise, so there is nothing to predict; leave it out")
     return method.algorithms[file.privacy.epsilon]
-
-
-def _prepare(file: CompareFile, tables: EncodedClients, algorithm: Algorithm, seed: int) -> Training:
-    encoding, privacy = tables.encoding, file.privacy
-    model = mlp(len(encoding.inputs), encoding.outputs, **{**asdict(file.model), "seed": seed})
-    with warnings.catch_warnings():
-        for category in (PrivacyLeakWarning, WeakDeltaWarning, GradientFallbackWarning):  # said before
-            warnings.simplefilter("ignore", category)
-        return prepare(
-            model,
-            encoding.loss,
-            tables.clients,
-            algorithm,
-            Budget(privacy.epsilon, privacy.delta),
-            seed=seed,
-            weighting=file.run.weighting,
-            accounting=privacy.accounting,
-            dtype=getattr(torch, file.run.dtype),
-            leaks=tables.leaks,
-        )
 
 
 def _mean(values: Sequence[float | None]) -> float:
@@ -192,23 +140,21 @@ def _mean(values: Sequence[float | None]) -> float:
 
 
 def check(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE.toml...", help="Comparison files.")],
+    files: Annotated[
+        list[str], typer.Argument(metavar="NAME|FILE.toml...", help="california_housing, gas_turbine, or your own.")
+    ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs and table go.")],
     seeds: Annotated[int, typer.Option(min=2, help="Seeds 0, 1, ... of noise and starting point.")] = 2,
     data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Look there for tables.")] = None,
 ) -> None:
     """Compare the noise that diff2 plan predicts with the error of gradient estimates in real runs."""
     again = command("python", "-m", "diff2_experiments.planner_check", *files, "--out", out, "--seeds", seeds)
-    with ending(f"what is finished is kept; go on with: {again}"):
+    with ending(f"finished runs are kept; resume with: {again}"):
         rows = []
-        for file in [read_compare_file(path, data_dir) for path in files]:
+        for file in [read_compare_file(find_file("planner", name), data_dir) for name in files]:
             with counting_bar(file.path.stem, show=None) as progress:
                 rows += planner_check(file, out / file.path.stem, seeds=seeds, report=progress)
-        with (out / "planner-check.csv").open("w", newline="", encoding="utf-8") as table:
-            writer = csv.DictWriter(table, fieldnames=list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            for row in rows:
-                writer.writerow({key: f"{v:.6g}" if isinstance(v, float) else v for key, v in row.items()})
+        write_csv(out / "planner-check.csv", rows, digits=6)
         _show(rows)
 
 

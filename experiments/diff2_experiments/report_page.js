@@ -4,8 +4,8 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const unique = (values) => [...new Set(values)];
 const state = {
   metric: "all",
-  epsilon: data.places.length ? data.places[0].epsilon : null,
-  accounting: data.places.length ? data.places[0].accounting : null,
+  epsilon: data.conditions.length ? data.conditions[0].epsilon : null,
+  accounting: data.conditions.length ? data.conditions[0].accounting : null,
   scale: "usual",
   tuned: "train_loss",
   bands: true,
@@ -68,7 +68,7 @@ function rounds(curve) {
   return Array.from({ length: curve.rounds.count }, (_, index) => curve.rounds.first + index * curve.rounds.step);
 }
 
-// The seeds of each method at the chosen place, with mean and band at every round that all of them have.
+// The seeds of each method under the chosen condition, with mean and band at every round that all of them have.
 function series(metric) {
   return data.methods.map((method) => {
     const curves = data.curves.filter((curve) => curve.method === method.name && curve.metric === metric.name

@@ -17,10 +17,11 @@ from typing import Any
 from diff2._version import __version__
 from diff2.figures import choose_styles
 
-from .findings import Metric, Place, Row, distinct, metrics_of, notes, places, rows_at
+from .findings import Condition, Metric, Row, conditions, distinct, metrics_of, notes, rows_at
+from .formatting import spread_text
 from .landscape import landscapes
 from .reproduced import Reproduced, Run, Tuned
-from .tabulation import CHOSEN, DASH, SYMBOLS, epsilon_text, number_text, p_text, settings_text, spread_text, value_text
+from .tabulation import CHOSEN, DASH, SYMBOLS, epsilon_text, number_text, p_text, settings_text, value_text
 
 DIGITS = 5  # of the values in the page
 
@@ -42,7 +43,7 @@ def write_page(found: Reproduced, rows: Sequence[Row], all_runs: Sequence[Run] =
 def page(found: Reproduced, rows: Sequence[Row], all_runs: Sequence[Run] = ()) -> str:
     """Return the page as text."""
     first, *others = notes(found)
-    here = [place for place in places(found) if rows_at(rows, place)]
+    shown = [condition for condition in conditions(found) if rows_at(rows, condition)]
     parts = {
         "title": escape(f"{found.title}: the paper's experiment"),
         "style": _asset("report_page.css"),
@@ -51,8 +52,8 @@ def page(found: Reproduced, rows: Sequence[Row], all_runs: Sequence[Run] = ()) -
         "facts": "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in _facts(found)),
         "notes": "".join(f"<li>{escape(note)}</li>" for note in others),
         "command": escape(found.command),
-        "summaries": "".join(_summary_table(found, place, rows_at(rows, place)) for place in here),
-        "settings": "".join(_settings_table(place, rows_at(rows, place)) for place in here),
+        "summaries": "".join(_summary_table(found, condition, rows_at(rows, condition)) for condition in shown),
+        "settings": "".join(_settings_table(condition, rows_at(rows, condition)) for condition in shown),
         "tuning": "" if all_runs else " hidden",
         "version": escape(__version__),
         "data": embedded(page_data(found, rows, all_runs)),
@@ -71,7 +72,7 @@ def page_data(found: Reproduced, rows: Sequence[Row], all_runs: Sequence[Run] = 
              "dash": dash_array(styles[label]["linestyle"])}
             for name, label in found.methods
         ],
-        "places": [place._asdict() for place in places(found) if rows_at(rows, place)],
+        "conditions": [condition._asdict() for condition in conditions(found) if rows_at(rows, condition)],
         "p_values": [
             {"accounting": row["accounting"], "epsilon": row["budget"], "method": row["method"], "metric": metric.name,
              "text": _p_sentence(row["metrics"][metric.name]["p_value"]),
@@ -141,7 +142,7 @@ def _facts(found: Reproduced) -> Iterator[tuple[str, str]]:
     yield "this time", f"{found.trained:,} runs trained, {minutes:,.1f} minutes"
 
 
-def _summary_table(found: Reproduced, place: Place, rows: Sequence[Row]) -> str:
+def _summary_table(found: Reproduced, condition: Condition, rows: Sequence[Row]) -> str:
     groups = [(metric, _columns(rows, metric)) for metric in metrics_of(found)]
     over = "".join(
         f'<th colspan="{len(columns)}" scope="colgroup">{escape(metric.title)}</th>' for metric, columns in groups
@@ -156,8 +157,8 @@ def _summary_table(found: Reproduced, place: Place, rows: Sequence[Row]) -> str:
         for row in rows
     )
     return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(str(place))}"><table class="sortable">'
-        f"<caption>{escape(str(place))}</caption><thead><tr><td></td>{over}<td colspan=2></td></tr>"
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(str(condition))}"><table class="sortable">'
+        f"<caption>{escape(str(condition))}</caption><thead><tr><td></td>{over}<td colspan=2></td></tr>"
         f"<tr>{_sortable('method')}{under}{_sortable('epsilon spent')}{_sortable('runs tried')}</tr></thead>"
         f"<tbody>{lines}</tbody></table></div>"
     )
@@ -200,7 +201,7 @@ def _sortable(title: str) -> str:
     return f'<th scope="col"><button type="button">{escape(title)}</button></th>'
 
 
-def _settings_table(place: Place, rows: Sequence[Row]) -> str:
+def _settings_table(condition: Condition, rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
         for by, metric in CHOSEN.items():
@@ -219,7 +220,7 @@ def _settings_table(place: Place, rows: Sequence[Row]) -> str:
                 f'<div class="wide"><table><thead><tr><th scope="col">seed</th>{header}<th scope="col">algorithm</th>'
                 f"</tr></thead><tbody>{seeds}</tbody></table></div></details>"
             )
-    return f"<details><summary>{escape(str(place))}</summary>{''.join(lines)}</details>"
+    return f"<details><summary>{escape(str(condition))}</summary>{''.join(lines)}</details>"
 
 
 def _p_sentence(value: float | None) -> str | None:

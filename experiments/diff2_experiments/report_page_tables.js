@@ -1,7 +1,7 @@
 // Switches, tables that can be sorted, and what tuning tried.
 function drawControls() {
-  const epsilons = unique(data.places.map((place) => place.epsilon));
-  const accountings = unique(data.places.map((place) => place.accounting));
+  const epsilons = unique(data.conditions.map((one) => one.epsilon));
+  const accountings = unique(data.conditions.map((one) => one.accounting));
   const redraw = () => { drawCharts(); drawLandscapes(); };
   const publishes = data.p_values.some((one) => one.published !== null);
   document.getElementById("controls").replaceChildren(html("div", { class: "controls" },
@@ -13,7 +13,7 @@ function drawControls() {
       ...(publishes ? [["published", "published values ◇"]] : [])], drawCharts)));
   document.getElementById("tuning-controls").replaceChildren(html("div", { class: "controls" },
     choices("metric", "tuned", data.metrics.slice(0, 2).map((metric) => [metric.name, metric.title]), drawLandscapes),
-    html("span", { id: "tuning-place", class: "place" })));
+    html("span", { id: "tuning-condition", class: "condition" })));
 }
 
 // Sort by a column: ascending, descending, as it was. Cells without a value stay last.
@@ -43,7 +43,7 @@ function makeSortable(table) {
 const chosenSlices = new Map();  // of each landscape: the values of the settings that are neither rows nor columns
 
 function drawLandscapes() {
-  document.getElementById("tuning-place").textContent = `at epsilon ${state.epsilon}, ${state.accounting} accounting, as chosen above`;
+  document.getElementById("tuning-condition").textContent = `at epsilon ${state.epsilon}, ${state.accounting} accounting, as chosen above`;
   document.getElementById("landscapes").replaceChildren(...data.landscapes
     .filter((one) => one.budget === null || (one.budget === state.epsilon && one.accounting === state.accounting))
     .map(landscape));
@@ -53,8 +53,8 @@ function landscape(one) {
   const method = data.methods.find((found) => found.name === one.method);
   const symbol = (axis) => data.symbols[axis.name] || axis.name;
   const value = (point) => point[state.tuned];
-  const lasting = one.points.filter((point) => value(point) !== null);
-  const best = lasting.reduce((found, point) => (found === null || value(point) < value(found) ? point : found), null);
+  const surviving = one.points.filter((point) => value(point) !== null);
+  const best = surviving.reduce((found, point) => (found === null || value(point) < value(found) ? point : found), null);
   // The first two settings make rows and columns, the others are chosen by buttons.
   const axes = one.axes.map((axis, index) => ({ ...axis, index }));
   const wide = axes.slice(0, 2), others = axes.slice(2);
@@ -73,7 +73,7 @@ function landscape(one) {
         next.querySelectorAll("fieldset")[number].querySelectorAll("input")[index].focus();
       } }), html("span", {}, `${item}${best && best.at[axis.index] === index ? " ★" : ""}`)))))));
   // Strong where good: from the least value to the ninth of ten.
-  const sorted = lasting.map(value).sort((a, b) => a - b);
+  const sorted = surviving.map(value).sort((a, b) => a - b);
   const low = Math.log(sorted[0]), high = Math.log(sorted[Math.floor(0.9 * (sorted.length - 1))]);
   const strength = (found) => (high > low ? Math.max(0, Math.min(1, (high - Math.log(found)) / (high - low))) : 1);
   const fixed = (found) => (found < 1e-3 || found >= 1e4 ? found.toExponential(2) : found.toPrecision(4));
@@ -84,14 +84,14 @@ function landscape(one) {
     if (!point) return html("td", { class: "none" }, "");
     const where = axes.map((axis) => `${symbol(axis)} ${axis.values[point.at[axis.index]]}`).join(", ");
     const rates = point.rates.map(([rate, count]) => `${rate} (${count} ${count === 1 ? "seed" : "seeds"})`).join(", ");
-    const lasted = rates ? `learning rate ${rates}` : point.lasted ? `${point.lasted} of ${point.seeds} seeds lasted` : "none lasted";
-    const text = `${where}${where ? ": " : ""}${lasted}; ${point.tried} ${point.tried === 1 ? "run" : "runs"}`;
+    const survived = rates ? `learning rate ${rates}` : point.survived ? `${point.survived} of ${point.seeds} seeds survived` : "none survived";
+    const text = `${where}${where ? ": " : ""}${survived}; ${point.tried} ${point.tried === 1 ? "run" : "runs"}`;
     const tell = () => { said.textContent = text; };
     if (point === best || !said.textContent) tell();
     const common = { tabindex: 0, "aria-description": text, onfocus: tell, onpointerenter: tell };
-    if (value(point) === null) return html("td", { class: "none", ...common }, "none lasted");
+    if (value(point) === null) return html("td", { class: "none", ...common }, "none survived");
     return html("td", { class: point === best ? "least" : null, ...common, style: { "--share": `${Math.round(60 * strength(value(point)))}%` } },
-      fixed(value(point)), point.lasted < point.seeds ? html("small", {}, ` ${point.lasted}/${point.seeds}`) : null);
+      fixed(value(point)), point.survived < point.seeds ? html("small", {}, ` ${point.survived}/${point.seeds}`) : null);
   };
   part.append(html("div", { class: "wide" }, html("table", {},
     wide[1] ? html("thead", {}, html("tr", {}, html("th", {}, `${symbol(wide[0])} \\ ${symbol(wide[1])}`),

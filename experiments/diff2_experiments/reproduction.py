@@ -2,7 +2,7 @@
 
 For each budget, accounting and seed, and for each method, the settings with the least train loss and those with the
 least squared gradient norm are taken, each least over the rounds that were measured. Only runs that survived the
-learning-rate ladder count. None of this is private.
+learning-rate search count. None of this is private.
 """
 
 from __future__ import annotations
@@ -13,22 +13,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from diff2._validate import at_least, one_of
-from diff2.data import BuiltinSettings
 from diff2.data.catalogue import CATALOGUE
-from diff2.errors import Diff2Error, InvalidArgument
+from diff2.errors import Diff2Error
 from diff2.figures import require_matplotlib
-from diff2.privacy import Budget
 from diff2.privacy.calibration import ACCOUNTINGS
-from diff2.runfile.reader import TuneFile
 
-from .comparison import load_public
+from .comparison import budgets_of
+from .files import TuneFile, load_public
 from .grids import FULL, GRIDS, Grid, read_grids
 from .reproduced import Reproduced, Tuned
 from .store import Run
-from .trials import Setup, digest_of
-from .tuning import Climb, Report, climb_all, climbs_of, ended
+from .trials import Report, digest_of, unreported
+from .tuning import Candidate, attempts_made, candidates_of, tune
 
-Place = tuple[str, float, int, str]  # accounting, epsilon, seed, method
+Case = tuple[str, float, int, str]  # accounting, epsilon, seed, method
 
 
 def reproduce(
@@ -42,7 +40,7 @@ def reproduce(
     grid: str = FULL,
     jobs: int = 1,
     command: str = "",
-    report: Report = lambda done, total: None,
+    report: Report = unreported,
 ) -> tuple[Reproduced, list[Run]]:
     """Tune and train whatever ``directory`` does not hold yet; return the best runs, and all of them.
 
@@ -56,36 +54,35 @@ def reproduce(
         grid: ``"full"`` or ``"reduced"``.
         jobs: settings tried at the same time, one thread each.
         command: the command line that does this, for those who read the results.
-        report: told before the first setting and after each.
+        report: called before the first setting and after each.
     """
     at_least("seeds", seeds, 1)
     one_of("grid", grid, GRIDS)
     rules = list(dict.fromkeys(accountings or [file.privacy.accounting]))
     for accounting in rules:
         one_of("accounting", accounting, ACCOUNTINGS)
-    budgets = [Budget(epsilon, file.privacy.delta).epsilon for epsilon in epsilons or [file.privacy.epsilon]]
-    budgets = list(dict.fromkeys(budgets))
+    budgets = budgets_of(file, epsilons)
     grids = read_grids(file, names, grid)
     require_matplotlib()
     began = time.monotonic()
     tables = load_public(file, "A REPRODUCTION")
-    digest, setup = digest_of(tables), Setup(file.model, file.privacy, file.run)
+    digest = digest_of(tables)
     # Seed by seed, so that what is cut short has something of everything.
-    places: dict[Place, list[Climb]] = {
-        (accounting, epsilon, seed, method.name): climbs_of(
-            method, setup, file.ladder, digest, epsilon=epsilon, accounting=accounting, seed=seed
+    cases: dict[Case, list[Candidate]] = {
+        (accounting, epsilon, seed, method.name): candidates_of(
+            method, file.setup, file.search, digest, epsilon=epsilon, accounting=accounting, seed=seed
         )
         for seed in range(seeds)
         for epsilon in budgets
         for accounting in rules
         for method in grids
     }
-    wanted = {climb.rungs[0].key: climb for climbs in places.values() for climb in climbs}
-    runs, trained = climb_all(list(wanted.values()), tables, directory, jobs=jobs, report=report)
+    wanted = {one.attempts[0].key: one for candidates in cases.values() for one in candidates}
+    runs, trained = tune(list(wanted.values()), tables, directory, jobs=jobs, report=report)
     by_name = {method.name: method for method in grids}
     found = Reproduced(
-        name=_name(file),
-        title=_title(_name(file)),
+        name=file.name,
+        title=_title(file.name),
         task="classification" if tables.encoding.classes is not None else "regression",
         delta=file.privacy.delta,
         grid=grid,
@@ -94,7 +91,7 @@ def reproduce(
         epsilons=budgets,
         accountings=rules,
         methods=[(method.name, method.label) for method in grids],
-        tuned=[_tuned(by_name[place[3]], place, climbs, runs) for place, climbs in places.items()],
+        tuned=[_tuned(by_name[case[3]], case, candidates, runs) for case, candidates in cases.items()],
         leaks=tables.leaks,
         records=sum(len(inputs) for inputs, _ in tables.clients),
         clients=len(tables.clients),
@@ -105,7 +102,7 @@ def reproduce(
         trained=trained,
         published=file.published,
     )
-    keys = {rung.key for climbs in places.values() for climb in climbs for rung in climb.rungs}
+    keys = {attempt.key for candidates in cases.values() for one in candidates for attempt in one.attempts}
     return found, [run for key, run in runs.items() if key in keys]
 
 
@@ -114,9 +111,9 @@ def least(run: Run, name: str) -> float:
     return min((value for value in run[name] if value is not None), default=math.inf)
 
 
-def _tuned(grid: Grid, place: Place, climbs: Sequence[Climb], runs: dict[str, Run]) -> Tuned:
-    accounting, epsilon, seed, method = place
-    tried = [run for climb in climbs for run in ended(climb, runs) or ()]
+def _tuned(grid: Grid, case: Case, candidates: Sequence[Candidate], runs: dict[str, Run]) -> Tuned:
+    accounting, epsilon, seed, method = case
+    tried = [run for candidate in candidates for run in attempts_made(candidate, runs) or ()]
     survivors = [run for run in tried if run["survived"]]
     if not survivors:
         raise Diff2Error(
@@ -132,7 +129,7 @@ def _tuned(grid: Grid, place: Place, climbs: Sequence[Climb], runs: dict[str, Ru
         _best(survivors, "train_loss"),
         _best(survivors, "squared_gradient_norm"),
         len(tried),
-        len(climbs),
+        len(candidates),
     )
 
 
@@ -140,26 +137,5 @@ def _best(runs: Iterable[Run], name: str) -> Run:
     return min(runs, key=lambda run: least(run, name))
 
 
-def _name(file: TuneFile) -> str:
-    data = file.data
-    if isinstance(data, BuiltinSettings):
-        return data.builtin
-    return getattr(data, "dataset", None) or file.path.stem
-
-
 def _title(name: str) -> str:
     return CATALOGUE[name].provenance.title if name in CATALOGUE else name.replace("_", " ")
-
-
-def find_experiment(dataset: str) -> Path:
-    """Return the file of an experiment: a path, or a name in experiments/paper, here or beside the sources."""
-    if dataset.endswith(".toml"):
-        return Path(dataset)
-    folders = [Path("experiments") / "paper", Path(__file__).parents[3] / "experiments" / "paper"]
-    for folder in folders:
-        if (folder / f"{dataset}.toml").is_file():
-            return folder / f"{dataset}.toml"
-    known = sorted({path.stem for folder in folders if folder.is_dir() for path in folder.glob("*.toml")})
-    raise InvalidArgument(
-        f"there is no experiments/paper/{dataset}.toml; give the path of an experiment, or one of: {', '.join(known)}"
-    )

@@ -3,11 +3,11 @@ r"""The scaling law: how the squared gradient norm falls with :math:`N \varepsil
 The paper's theorems say exponents of -1 and -4/3 for the mean over rounds of :math:`\lVert \nabla f(x_{r-1}) \rVert^2`,
 for rounds, restart interval and learning rate as they prescribe. Here both follow that recipe (``theory.py``) at
 several N and epsilon; and, as a second variant, the best of a few multiples of the prescribed R and T, chosen at
-a seed of its own. Every run is a line of ``runs.jsonl``, so that an experiment that was interrupted goes on.
+a seed of its own. Every run is a line of ``runs.jsonl``, so that an interrupted experiment can be resumed.
 
 Everything measured is exact, so this is **not private**; it is for drawn problems and public data.
 
-    python -m diff2_experiments.scaling_law experiments/scaling/robust_mean.toml --out scaled/robust_mean
+    python -m diff2_experiments.scaling_law robust_mean covertype --out scaled --data-dir DIR
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import tomllib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from diff2._validate import at_least, one_of
+from diff2._validate import at_least
 from diff2._version import __version__
 from diff2.algorithms import DPGD
-from diff2_experiments.synthetic import Bounds
 from diff2.errors import InvalidArgument, PrivacyLeakWarning, WeakDeltaWarning, leak
 from diff2.planning.plan import plan
 from diff2.privacy import Budget
 from diff2.routines import GradientDescent
 from diff2.runfile.fields import from_table
+from diff2.runfile.reader import read_toml
 from diff2.training.build import prepare
+from diff2_experiments.synthetic import Bounds
 
 from .gradient_norms import GradientNorms
 from .scaling_problems import Problems
 from .store import RunStore
 from .theory import Schedule, diff2_schedule, dpgd_schedule
+from .trials import Report, unreported
 
 FORMAT = 1  # of a line of runs.jsonl; another number trains everything again
 METHODS = ("dpgd", "diff2")
 TUNING_SEED = 1000
 
 Points = tuple[tuple[int, float], ...]
-Report = Callable[[int, int], None]  # runs finished, runs in all
 Row = dict[str, Any]  # a line of runs.jsonl
 
 
@@ -59,7 +59,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Experiment:
-    """``[scaling]``: the problem, and where it is looked at.
+    """``[scaling]``: the problem, and the N and epsilon at which it is run.
 
     Args:
         problem: a drawn one (``"robust_mean"``, ``"sigmoid_regression"``), or ``"covertype_softmax"``, or
@@ -113,18 +113,12 @@ class Task(NamedTuple):
 
 def read_experiment(path: Path) -> Experiment:
     """Read and check ``[scaling]`` and ``[tuned]``."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-        for name in content:
-            one_of("table", name, ("scaling", "tuned"))
+
+    def parse(content: Mapping[str, Any]) -> Experiment:
         tuned = from_table(Tuned, "tuned", content["tuned"]) if "tuned" in content else None
         return from_table(Experiment, "scaling", content.get("scaling", {}), tuned=tuned)
-    except FileNotFoundError:
-        raise InvalidArgument(f"no file at {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"{path} is not a TOML file: {error}") from None
-    except InvalidArgument as error:
-        raise InvalidArgument(f"{path}: {error}") from None
+
+    return read_toml(path, ("scaling", "tuned"), parse)
 
 
 def scaling_law(
@@ -132,7 +126,7 @@ def scaling_law(
     directory: Path,
     *,
     data_dir: Path | None = None,
-    report: Report = lambda done, total: None,
+    report: Report = unreported,
 ) -> list[Row]:
     """Return all runs of the experiment, training those that ``directory`` does not hold yet."""
     leak("A SCALING EXPERIMENT IS NOT PRIVATE: it measures exact gradients. Use public data.", strict=False)

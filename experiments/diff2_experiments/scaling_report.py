@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,8 @@ from diff2.cli.console import command, counting_bar, ending, show_line, show_row
 from diff2.figures import STYLES, new_figure, save_figure
 
 from .exponents import Fit, Point, fit_exponent
+from .files import find_file
+from .formatting import write_csv
 from .scaling_law import METHODS, Experiment, Row, read_experiment, scaling_law
 from .theory import DIFF2_EXPONENT, DPGD_EXPONENT
 
@@ -45,7 +46,7 @@ def _n_mu(row: Row) -> float:
 
 
 def points_of(rows: Sequence[Row], quantity: str, at: Callable[[Row], float]) -> list[Point]:
-    """Return the values of the seeds at each N and epsilon; runs that went astray are left out."""
+    """Return the values of the seeds at each N and epsilon; runs that diverged are left out."""
     found: dict[tuple[int, float], list[Row]] = {}
     for row in rows:
         if row[quantity] is not None and row[quantity] > 0:
@@ -105,7 +106,7 @@ def point_rows(found: Found) -> list[dict[str, Any]]:
 
 
 def draw(found: Sequence[Found], path: Path) -> Path:
-    """Draw the theorem's variant: a panel an experiment, both methods with their fits, the theory as a guide."""
+    """Draw the theorem's variant: one panel per experiment, both methods with their fits, the theory as a guide."""
     columns = min(2, len(found))
     lines = math.ceil(len(found) / columns)
     width, height = max(7.2, 0.3 + 4.4 * columns), 0.8 + 3.5 * lines
@@ -172,14 +173,6 @@ def _mean(values: Sequence[float | None]) -> float:
     return math.fsum(known) / len(known) if known else math.nan
 
 
-def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({key: f"{v:.6g}" if isinstance(v, float) else v for key, v in row.items()})
-
-
 def _show(rows: Sequence[Mapping[str, Any]]) -> None:
     def cell(row: Mapping[str, Any], name: str) -> str:
         return f"{row[name]:.2f} [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
@@ -202,23 +195,30 @@ def _show(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def report(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE.toml...", help="Experiments; a panel each.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME|FILE.toml...",
+            help="robust_mean, sigmoid_regression, covertype_softmax, covertype, or your own; a panel each.",
+        ),
+    ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs and tables go, a folder for each experiment.")],
     figure: Annotated[Path | None, typer.Option(help="By default DIR/scaling-law.png.")] = None,
     data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Look there for tables.")] = None,
 ) -> None:
     """Fit the exponent of the squared gradient norm against N epsilon, for DP-GD and DIFF2-GD."""
     again = command("python", "-m", "diff2_experiments.scaling_law", *files, "--out", out)
-    with ending(f"what is finished is kept; go on with: {again}"):
-        experiments = {file.stem: read_experiment(file) for file in files}
+    with ending(f"finished runs are kept; resume with: {again}"):
+        paths = [find_file("scaling", name) for name in files]
+        experiments = {path.stem: read_experiment(path) for path in paths}
         found = []
         for name, experiment in experiments.items():
             with counting_bar(name, show=None) as progress:
                 rows = scaling_law(experiment, out / name, data_dir=data_dir, report=progress)
             found.append(Found(name, experiment, rows))
         exponents = [row for part in found for row in exponent_rows(part)]
-        _write(out / "exponents.csv", exponents)
-        _write(out / "points.csv", [row for part in found for row in point_rows(part)])
+        write_csv(out / "exponents.csv", exponents, digits=6)
+        write_csv(out / "points.csv", [row for part in found for row in point_rows(part)], digits=6)
         _show(exponents)
         show_line(f"figure: {draw(found, figure or out / 'scaling-law.png')}")
 

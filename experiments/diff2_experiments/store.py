@@ -1,7 +1,7 @@
 """A store of finished runs: a file of JSON lines to which lines are only added.
 
-A run is kept once, under its key, a hash of everything its outcome depends on. Lines are added under a lock of the
-operating system, whole and synced, so several processes may fill one store, and a process that is killed loses nothing
+A run is kept once, under its key, a hash of everything its outcome depends on. Lines are added under a lock, whole and
+synced, so several processes may fill one store, and a process that is killed loses nothing
 but the run it was in.
 """
 
@@ -11,11 +11,11 @@ import errno
 import json
 import math
 import os
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from filelock import FileLock
 
 from diff2.errors import Diff2Error, InvalidArgument
 
@@ -45,7 +45,7 @@ class RunStore:
         """Keep a run, and return it as it will be read; where its key is known already, return what is there."""
         line = plain(run)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab+") as file, _locked(file):
+        with FileLock(f"{self.path}.lock"), self.path.open("ab+") as file:
             self._catch_up(file)
             if line["key"] not in self._runs:
                 self._append(file, json.dumps(line, allow_nan=False).encode() + b"\n")
@@ -94,18 +94,3 @@ def _parsed(line: bytes) -> Run | None:
     except ValueError:
         return None
     return run if isinstance(run, dict) and isinstance(run.get("key"), str) else None
-
-
-@contextmanager
-def _locked(file: BinaryIO) -> Iterator[None]:
-    """Wait until no other process writes. Windows has no such lock; there one process may fill a store."""
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .findings import Metric, Row, algorithm_text, best_value, metrics_of, notes, places, rows_at, tuned_at
+from .findings import Metric, Row, algorithm_text, best_value, conditions, metrics_of, notes, rows_at, tuned_at
+from .formatting import markdown_line, spread_text, write_csv
 from .reproduced import Reproduced
-from .scores import plus_minus
 
 SYMBOLS = {"clip_gradient": "C1", "clip_smoothness": "C2", "restart_interval": "T", "learning_rate": "eta"}
 CHOSEN = {"by_loss": "train loss", "by_gradient": "squared gradient norm"}
@@ -17,11 +16,10 @@ DASH = "–"
 
 
 def write_tables(found: Reproduced, rows: Sequence[Row]) -> list[Path]:
-    """Write table.csv (a line a metric), settings.csv (a line a seed) and table.md."""
-    table, settings, markdown = (found.directory / name for name in ("table.csv", "settings.csv", "table.md"))
-    found.directory.mkdir(parents=True, exist_ok=True)
-    _write_csv(table, _table_lines(found, rows))
-    _write_csv(settings, _settings_lines(found))
+    """Write table.csv (one line per metric), settings.csv (one line per seed) and table.md."""
+    table = write_csv(found.directory / "table.csv", _table_lines(found, rows))
+    settings = write_csv(found.directory / "settings.csv", _settings_lines(found))
+    markdown = found.directory / "table.md"
     markdown.write_text("\n".join(_markdown(found, rows)) + "\n", encoding="utf-8")
     return [table, settings, markdown]
 
@@ -59,16 +57,16 @@ def _table_lines(found: Reproduced, rows: Sequence[Row]) -> Iterator[dict[str, A
 def _settings_lines(found: Reproduced) -> Iterator[dict[str, Any]]:
     """What each seed chose, with a column for every tuned setting of any method."""
     keys = _setting_names(found)
-    for place in places(found):
+    for condition in conditions(found):
         for method, label in found.methods:
-            for tuned in tuned_at(found, place, method):
+            for tuned in tuned_at(found, condition, method):
                 for metric in metrics_of(found)[:2]:  # those that choose
                     run = getattr(tuned, metric.by)
                     yield {
                         "data": found.name,
-                        "accounting": place.accounting,
+                        "accounting": condition.accounting,
                         "budget_epsilon": tuned.budget,
-                        "compared_at_epsilon": place.epsilon,
+                        "compared_at_epsilon": condition.epsilon,
                         "method": method,
                         "label": label,
                         "seed": tuned.seed,
@@ -87,41 +85,37 @@ def _setting_names(found: Reproduced) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _write_csv(path: Path, lines: Iterator[dict[str, Any]]) -> None:
-    rows = list(lines)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else ["data"])
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def _markdown(found: Reproduced, rows: Sequence[Row]) -> Iterator[str]:
     first, *others = notes(found)
     yield from (f"# {_plain(found.title)}: the paper's experiment", "", f"> **{_plain(first)}**", "")
     yield from ("```", found.command, "```", "")
     yield from (f"- {_plain(note)}" for note in others)
-    for place in places(found):
-        here = rows_at(rows, place)
-        if here:
-            yield from ("", f"## {str(place)[0].upper()}{str(place)[1:]}", "")
-            yield from _metric_table(metrics_of(found), here)
+    for condition in conditions(found):
+        shown = rows_at(rows, condition)
+        if shown:
+            yield from ("", f"## {str(condition)[0].upper()}{str(condition)[1:]}", "")
+            yield from _metric_table(metrics_of(found), shown)
             yield from ("", "What the seeds chose (each of them: `settings.csv`):", "")
-            yield from _settings_table(here)
+            yield from _settings_table(shown)
 
 
 def _metric_table(metrics: Sequence[Metric], rows: Sequence[Row]) -> Iterator[str]:
     published = any(row["metrics"][metric.name]["published"] is not None for row in rows for metric in metrics)
     header = ["metric", "method", "last round", "best round", "p against DP-GD"]
     header += ["published", "published p"] if published else []
-    yield "| " + " | ".join(header) + " |"
+    yield markdown_line(header)
     yield "| --- | --- |" + " ---: |" * (len(header) - 2)
     for metric in metrics:
         for number, row in enumerate(rows):
             cell = row["metrics"][metric.name]
             cells = [metric.title if number == 0 else "", _plain(row["label"])]
-            cells += [spread_text(cell["final"]), spread_text(cell["best"]), p_text(cell["p_value"])]
+            cells += [
+                spread_text(cell["final"]),
+                spread_text(cell["best"]),
+                p_text(cell["p_value"]),
+            ]
             cells += [value_text(cell["published"]), p_text(cell["published_p_value"])] if published else []
-            yield "| " + " | ".join(cells) + " |"
+            yield markdown_line(cells)
 
 
 def _settings_table(rows: Sequence[Row]) -> Iterator[str]:
@@ -132,11 +126,11 @@ def _settings_table(rows: Sequence[Row]) -> Iterator[str]:
             usual = row["usual"][by]
             cells = [_plain(row["label"]), metric, _plain(settings_text(usual["settings"]))]
             cells += [f"{usual['seeds']} of {len(row['seeds'])}", epsilon_text(row), f"{row['tried']:,}"]
-            yield "| " + " | ".join(cells) + " |"
+            yield markdown_line(cells)
 
 
 def table_cells(found: Reproduced, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Return header and cells of a short table of one place, for a terminal: last and best round, and p."""
+    """Return header and cells of a short table of one condition, for a terminal: last and best round, and p."""
     metrics = metrics_of(found)
     header = ["method", *(title for metric in metrics for title in (metric.title, "best", "p")), "epsilon"]
     cells = []
@@ -144,22 +138,13 @@ def table_cells(found: Reproduced, rows: Sequence[Row]) -> tuple[list[str], list
         line = [row["label"]]
         for metric in metrics:
             cell = row["metrics"][metric.name]
-            line += [spread_text(cell["final"]), value_text(cell["best"]["mean"]), p_text(cell["p_value"])]
+            line += [
+                spread_text(cell["final"]),
+                value_text(cell["best"]["mean"]),
+                p_text(cell["p_value"]),
+            ]
         cells.append([*line, epsilon_text(row)])
     return header, cells
-
-
-def spread_text(spread: Mapping[str, Any]) -> str:
-    """Return mean and deviation, or how many diverged.
-
-    >>> spread_text({"mean": 0.0183472, "sd": 0.000123, "diverged": 0, "values": [0.0183] * 5})
-    '0.01835 ± 0.00012'
-    >>> spread_text({"mean": None, "sd": None, "diverged": 1, "values": [None, 0.2]})
-    'diverged (1 of 2)'
-    """
-    if spread["diverged"]:
-        return f"diverged ({spread['diverged']} of {len(spread['values'])})"
-    return plus_minus(spread["mean"], spread["sd"])
 
 
 def value_text(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""One measured training run of an experiment: the unit of which comparisons and tuning are made.
+"""One measured training run of an experiment: what comparisons and tuning are made of.
 
 Seed s draws both the noise and the starting point of the model. What is measured is exact, so a trial is **not
 private**; trials are for public data.
@@ -13,10 +13,10 @@ import multiprocessing
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -28,24 +28,22 @@ from diff2.errors import GradientFallbackWarning, InvalidArgument, PrivacyLeakWa
 from diff2.models.mlp import mlp
 from diff2.planning.plan import plan
 from diff2.privacy import Budget
-from diff2.runfile.reader import ModelSettings, PrivacySettings, RunSettings
 from diff2.training.build import prepare
 from diff2.training.loop import RoundInfo, Training, TrainState
 
+from .files import Setup
 from .store import Run
 
 FORMAT = 3  # of a stored trial; another number trains everything again
 CURVES = ("train_loss", "test_loss", "squared_gradient_norm", "train_accuracy", "test_accuracy")
 
-Stop = Callable[[float], bool]  # told the train loss whenever it is measured; True ends the run
+T = TypeVar("T")
+Stop = Callable[[float], bool]  # given the train loss whenever it is measured; True ends the run
+Report = Callable[[int, int], None]  # done, in all
 
 
-class Setup(NamedTuple):
-    """What the trials of an experiment have in common, besides their records."""
-
-    model: ModelSettings
-    privacy: PrivacySettings
-    run: RunSettings
+def unreported(done: int, total: int) -> None:
+    """Report nothing."""
 
 
 class Trial(NamedTuple):
@@ -120,7 +118,7 @@ def train_trial(setup: Setup, tables: EncodedClients, trial: Trial, stop: Stop |
         return stop is not None and "train_loss" in info.metrics and stop(info.metrics["train_loss"])
 
     with one_thread():
-        training = _prepare(setup, tables, trial)
+        training = prepare_trial(setup, tables, trial)
         result = training.run(progress=False, callbacks=[callback])
         exact = training.metrics
         final = {} if exact is None else exact(0, result.params)
@@ -150,7 +148,7 @@ def train_trial(setup: Setup, tables: EncodedClients, trial: Trial, stop: Stop |
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread of PyTorch a run: sums then do not depend on how many runs there are at a time."""
+    """One thread of PyTorch per run: sums then do not depend on how many runs there are at a time."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -159,11 +157,21 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _prepare(setup: Setup, tables: EncodedClients, trial: Trial) -> Training:
+def in_parallel(function: Callable[..., T], arguments: Iterable[tuple[Any, ...]], jobs: int) -> Iterator[T]:
+    """Yield results as they are ready, from so many processes of one thread or the caller's joblib backend."""
+    import joblib
+
+    parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs")
+    with one_thread():
+        yield from parallel(joblib.delayed(function)(*given) for given in arguments)
+
+
+def prepare_trial(setup: Setup, tables: EncodedClients, trial: Trial) -> Training:
+    """Build a run; what it leaks has been said when its records were read."""
     run, privacy, encoding = setup.run, setup.privacy, tables.encoding
     model = mlp(len(encoding.inputs), encoding.outputs, **{**asdict(setup.model), "seed": trial.seed})
     with warnings.catch_warnings():
-        for category in (PrivacyLeakWarning, WeakDeltaWarning, GradientFallbackWarning):  # said before
+        for category in (PrivacyLeakWarning, WeakDeltaWarning, GradientFallbackWarning):
             warnings.simplefilter("ignore", category)
         return prepare(
             model,

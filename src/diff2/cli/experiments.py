@@ -2,81 +2,83 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..errors import Diff2Error
 from .console import command, counting_bar, emit_json, ending
-from .options import DataDir, Json, Quiet, RunToml, parse_epsilons, parse_names
-from .reports import show_comparison
+from .options import DataDir, Json, Quiet, parse_epsilons, parse_names
+
+PACKAGES = ("diff2_experiments", "joblib", "matplotlib")
 
 COMPARE_HELP = (
     "Train several algorithms on the same records, budgets and seeds; print a table and draw a figure.\n\n"
-    "The run file's \\[algorithm] and \\[routine] are the base; a table \\[compare.NAME] changes it for one method. "
-    "Runs that are in DIR already are not made again, so the same command goes on after Ctrl-C or a crash.\n\n"
+    "The file's \\[algorithm] and \\[routine] are the base; a table \\[compare.NAME] changes it for one method. "
+    "Runs that are in DIR already are not made again, so the same command resumes after Ctrl-C or a crash.\n\n"
     "A comparison is NOT private: it shows exact losses. Use public data."
 )
+REPRODUCE_HELP = (
+    "Repeat the paper's experiment on a data set: tune every method as its appendix does, and take the best.\n\n"
+    "Writes runs, tables, figures and report.html. Runs that are in DIR already are not made again, so the same "
+    "command resumes after Ctrl-C or a crash, and several processes may share one DIR.\n\n"
+    "Tuning is NOT private: it looks at exact losses. Use public data."
+)
+
+Epsilons = Annotated[str | None, typer.Option(metavar="E,...", help="Budgets; by default the one of \\[privacy].")]
+Seeds = Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ... of noise and starting point.")]
 
 
 def compare(
-    run_file: RunToml,
+    file: Annotated[
+        str, typer.Argument(metavar="NAME|FILE.toml", help="randhie, california, gas, or a file of your own.")
+    ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs, tables and figures go.")],
     algorithms: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Methods; by default all \\[compare.NAME] tables.")
     ] = None,
-    epsilon: Annotated[
-        str | None, typer.Option(metavar="E,...", help="Budgets; by default the one of \\[privacy].")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ... of noise and starting point.")] = 5,
+    epsilon: Epsilons = None,
+    seeds: Seeds = 5,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, one thread each.")] = 1,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train several algorithms on the same records, budgets and seeds; print a table and draw a figure."""
     budgets = None if epsilon is None else parse_epsilons(epsilon)
-    again: list[object] = ["diff2", "compare", run_file]
-    again += ["--algorithms", algorithms] if algorithms is not None else []
-    again += ["--epsilon", epsilon] if epsilon is not None else []
-    again += ["--seeds", seeds, "--out", out]
-    local = [*(["--data-dir", data_dir] if data_dir is not None else []), *(["--jobs", jobs] if jobs > 1 else [])]
-    with ending(f"what is finished is kept; go on with: {command(*again, *local)}"):
+    again = ["diff2", "compare", file, *_given({"algorithms": algorithms, "epsilon": epsilon}), "--seeds", seeds]
+    again += ["--out", out]
+    with ending(_resume(again, data_dir, jobs)):
+        _require_packages()
         from diff2_experiments.comparison import compare as run_comparison
-        from diff2_experiments.scores import document, draw_figures, summaries, write_tables
-
-        from ..runfile.reader import read_compare_file
+        from diff2_experiments.comparison_report import document, draw_figures, show, summaries, write_tables
+        from diff2_experiments.files import find_file, read_compare_file
 
         with counting_bar("comparing", show=False if quiet or as_json else None) as report:
             found = run_comparison(
-                read_compare_file(run_file, data_dir), out, names=parse_names(algorithms), epsilons=budgets,
-                seeds=seeds, jobs=jobs, report=report,
+                read_compare_file(find_file("compare", file), data_dir), out, names=parse_names(algorithms),
+                epsilons=budgets, seeds=seeds, jobs=jobs, report=report,
             )  # fmt: skip
         rows, figures = summaries(found), draw_figures(found)
         write_tables(found, rows, command(*again))
         if as_json:
             emit_json(document(found, rows, figures))
         elif not quiet:
-            show_comparison(found, rows, figures)
-
-
-REPRODUCE_HELP = (
-    "Repeat the paper's experiment on a data set: tune every method as its appendix does, and take the best.\n\n"
-    "Writes runs, tables, figures and report.html. Runs that are in DIR already are not made again, so the same "
-    "command goes on after Ctrl-C or a crash, and several processes may share one DIR.\n\n"
-    "Tuning is NOT private: it looks at exact losses. Use public data."
-)
+            show(found, rows, figures)
 
 
 def reproduce(
     dataset: Annotated[
-        str, typer.Option(metavar="NAME", help="An experiment: experiments/paper/NAME.toml, or a file.")
+        str,
+        typer.Option(
+            metavar="NAME|FILE.toml",
+            help="california_housing, gas_turbine, blog_feedback, covertype, kddcup99, or a file of your own.",
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs, tables, figures and report.html go.")],
-    epsilon: Annotated[
-        str | None, typer.Option(metavar="E,...", help="Budgets; by default the one of \\[privacy].")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ... of noise and starting point.")] = 5,
+    epsilon: Epsilons = None,
+    seeds: Seeds = 5,
     grid: Annotated[str, typer.Option(help="full, or reduced.")] = "full",
     accounting: Annotated[
         str | None, typer.Option(metavar="RULE,...", help="paper, exact, or both; by default that of \\[privacy].")
@@ -90,19 +92,16 @@ def reproduce(
     quiet: Quiet = False,
 ) -> None:
     budgets = None if epsilon is None else parse_epsilons(epsilon)
-    again: list[object] = ["diff2", "reproduce", "--dataset", dataset]
-    for name, value in (("--epsilon", epsilon), ("--accounting", accounting), ("--algorithms", algorithms)):
-        again += [name, value] if value is not None else []
-    again += ["--seeds", seeds, "--grid", grid, "--out", out]
-    local = [*(["--data-dir", data_dir] if data_dir is not None else []), *(["--jobs", jobs] if jobs > 1 else [])]
-    with ending(f"what is finished is kept; go on with: {command(*again, *local)}"):
-        from diff2_experiments.reproduction import find_experiment
+    given = _given({"epsilon": epsilon, "accounting": accounting, "algorithms": algorithms})
+    again = ["diff2", "reproduce", "--dataset", dataset, *given, "--seeds", seeds, "--grid", grid, "--out", out]
+    with ending(_resume(again, data_dir, jobs)):
+        _require_packages()
+        from diff2_experiments.files import find_file, read_tune_file
+        from diff2_experiments.findings import document
         from diff2_experiments.reproduction import reproduce as run_reproduction
-        from diff2_experiments.reproduction_files import show, write_files
+        from diff2_experiments.reproduction_report import show, write_files
 
-        from ..runfile.reader import read_tune_file
-
-        file = read_tune_file(find_experiment(dataset), data_dir)
+        file = read_tune_file(find_file("paper", dataset), data_dir)
         with counting_bar("tuning", show=False if quiet or as_json else None) as report:
             found, runs = run_reproduction(
                 file, out, names=parse_names(algorithms), epsilons=budgets, accountings=parse_names(accounting),
@@ -110,8 +109,23 @@ def reproduce(
             )  # fmt: skip
         rows, files = write_files(found, runs)
         if as_json:
-            from diff2_experiments.findings import document
-
             emit_json(document(found, rows, files))
         elif not quiet:
             show(found, rows, files)
+
+
+def _require_packages() -> None:
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Diff2Error(f"experiments need {', '.join(missing)}; install with: pip install 'diff2[experiments]'")
+
+
+def _given(options: dict[str, str | None]) -> list[object]:
+    """Return the options that were given, as words of a command line."""
+    return [word for name, value in options.items() if value is not None for word in (f"--{name}", value)]
+
+
+def _resume(words: list[object], data_dir: Path | None, jobs: int) -> str:
+    """Return what to do after an interruption; where data are and how many jobs concern this machine alone."""
+    local = _given({"data-dir": None if data_dir is None else str(data_dir), "jobs": str(jobs) if jobs > 1 else None})
+    return f"finished runs are kept; resume with: {command(*words, *local)}"

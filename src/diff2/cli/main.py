@@ -177,7 +177,7 @@ def account(
 
 app.command(
     help=COMPARE_HELP,
-    epilog="Example: diff2 compare experiments/compare/randhie.toml --algorithms dpgd,diff2 --seeds 3 --out compared",
+    epilog="Example: diff2 compare randhie --algorithms dpgd,diff2 --seeds 3 --out compared",
 )(compare)
 app.command(
     help=REPRODUCE_HELP,

@@ -16,7 +16,7 @@ DataDir = Annotated[
         metavar="DIR", help="Look up tables there, too, if they are not beside the run file; then in $DIFF2_DATA."
     ),
 ]
-RunToml = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file; docs/run-file.md describes it.")]
+RunToml = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file: data, model, algorithm and budget.")]
 
 
 def parse_epsilons(text: str) -> list[float]:

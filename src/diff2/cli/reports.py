@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,6 @@ from .._numbers import epsilon_text
 from .console import show_facts, show_guarantee, show_line, show_rows
 
 if TYPE_CHECKING:
-    from diff2_experiments.comparison import Comparison
-
     from ..planning.plan import Plan
     from ..planning.prediction import Choice, NoisePrediction
     from ..privacy import Budget, Ledger, Release
@@ -133,28 +131,6 @@ def show_demo(report: DemoReport) -> None:
     for note in report.notes:
         show_line(f"- {note}", wrap=True)
     show_facts("files", {"figure": str(report.figure), "ledger": str(report.ledger)})
-
-
-def show_comparison(found: Comparison, rows: Sequence[dict[str, Any]], figures: Sequence[Path]) -> None:
-    """Print a table for each epsilon, what the numbers mean, and where the files are."""
-    from diff2_experiments.scores import notes, table_cells
-
-    for epsilon in found.epsilons:
-        header, cells = table_cells([row for row in rows if row["budget"] == epsilon], short=True)
-        show_rows(f"{found.name}, epsilon {epsilon:g}", cells, header, width=150)
-    first, *others = notes(found)
-    show_line(first, style="bold red", wrap=True)
-    for note in others:
-        show_line(f"- {note}", wrap=True)
-    show_facts(
-        f"in {found.directory}",
-        {
-            "runs.jsonl": f"every run with its curves; {found.trained} trained now",
-            "table.csv": "the table, for machines",
-            "table.md": "the table, for a report",
-            **{path.name: "mean and band over the seeds" for path in figures},
-        },
-    )
 
 
 def _show_prediction(view: NoisePrediction, dimension: int | None) -> None:

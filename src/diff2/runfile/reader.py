@@ -1,7 +1,9 @@
 """Run files: everything about a run in one TOML file, checked before a record is read.
 
 Tables: ``[data]``, ``[model]``, ``[algorithm]``, ``[routine]``, ``[privacy]`` and, optionally, ``[run]`` and
-``[compare]``, ``[tune]`` or ``[federation]``. An unknown table or key is an error that suggests the nearest one.
+``[federation]``. An unknown table or key is an error that suggests the nearest one.
+
+Files that hold more than one run, as experiments have them, are read with :func:`read_toml` and the same parts.
 """
 
 from __future__ import annotations
@@ -10,12 +12,10 @@ import os
 import re
 import tomllib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
-
-from diff2_experiments.ladder import Ladder
 
 from .._validate import at_least, nearest, one_of, positive
 from ..algorithms import ALGORITHMS, Algorithm
@@ -32,7 +32,8 @@ from ..routines import ROUTINES, Routine
 from ..training import OUTPUTS
 from .fields import from_table
 
-TABLES = ("data", "model", "algorithm", "routine", "privacy", "run", "compare", "tune", "published", "federation")
+TABLES = ("data", "model", "algorithm", "routine", "privacy", "run", "federation")
+OF_EXPERIMENTS = {"compare": "diff2 compare", "tune": "diff2 reproduce", "published": "diff2 reproduce"}
 AT_SITES = "(at the sites)"  # stands for the file where a run file of a federation names none
 DTYPES = ("float32", "float64")
 
@@ -172,156 +173,54 @@ def protection_of(privacy: PrivacySettings, run: RunSettings, *, grouped: bool) 
     return Protection(unit, run.weighting, run.clients_per_round, run.client_order, privacy.accounting)
 
 
-@dataclass(frozen=True)
-class CompareFile:
-    """A run file for several algorithms: what they have in common, and the tables from which each is built."""
-
-    path: Path
-    data: DataSettings
-    model: ModelSettings
-    privacy: PrivacySettings
-    run: RunSettings
-    algorithm: Mapping[str, Any]  # base settings; fields of different algorithms side by side
-    routine: Mapping[str, Any] | None
-    compare: Mapping[str, Mapping[str, Any]]  # [compare.NAME]
-
-
-@dataclass(frozen=True)
-class TuneFile:
-    """A run file for tuning: what all runs have in common, and the settings that are tried for each method."""
-
-    path: Path
-    data: DataSettings
-    model: ModelSettings
-    privacy: PrivacySettings
-    run: RunSettings
-    algorithm: Mapping[str, Any]  # base settings, as in a comparison
-    routine: Mapping[str, Any] | None
-    ladder: Ladder
-    grids: Mapping[str, Mapping[str, Any]]  # [tune.NAME]
-    published: Mapping[str, Any]  # values to compare with
-
-
 def read_run_file(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> RunFile:
     """Read a run file; no table is opened.
 
     Tables with relative names are looked up in the folder of the run file, then in ``data_dir``, then in the folder
     that the environment variable DIFF2_DATA names.
     """
-    return _read(path, data_dir, _run_file)
+    folders = data_folders(path, data_dir)
+    return read_toml(path, TABLES, lambda content: _run_file(Path(path), content, folders))
 
 
-def read_compare_file(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> CompareFile:
-    """Read a run file for a comparison: ``[algorithm]`` and ``[routine]`` need not be complete."""
-    return _read(path, data_dir, _compare_file)
-
-
-def read_tune_file(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> TuneFile:
-    """Read a run file for tuning: ``[tune]`` holds the ladder of learning rates, ``[tune.NAME]`` the methods."""
-    return _read(path, data_dir, _tune_file)
-
-
-def named(table: str, keys: Mapping[str, Any], classes: Mapping[str, type], **given: Any) -> Any:
-    """Build the class that ``name`` chooses from the other keys; a routine inside is a table of the same kind."""
-    keys = dict(keys)
-    if "name" not in keys:
-        raise InvalidArgument(f"[{table}] needs the key 'name', one of {sorted(classes)}")
-    name = keys.pop("name")
-    if not isinstance(name, str) or name not in classes:
-        raise InvalidArgument(
-            f"[{table}] name: expected one of {sorted(classes)}, got {name!r}{nearest(name, classes)}"
-        )
-    for key, hint in typing.get_type_hints(classes[name]).items():
-        if hint is Routine and key not in given:
-            inner = f"{table}.{key}"
-            if not isinstance(keys.get(key), dict):
-                raise InvalidArgument(f"[{table}] needs a routine; add a table: [{inner}] with name = ...")
-            given[key] = named(inner, keys.pop(key), ROUTINES)
-    return from_table(classes[name], table, keys, **given)
-
-
-def _read(
-    path: str | os.PathLike[str],
-    data_dir: str | os.PathLike[str] | None,
-    parse: Callable[[Path, Mapping[str, Any], list[Path]], T],
-) -> T:
-    source = Path(path)
-    folders = [source.parent, *(Path(folder) for folder in (data_dir, os.environ.get(DATA_VARIABLE)) if folder)]
+def read_toml(path: str | os.PathLike[str], tables: Sequence[str], parse: Callable[[Mapping[str, Any]], T]) -> T:
+    """Return what ``parse`` makes of a TOML file of these tables; every message begins with the path."""
     try:
-        content = tomllib.loads(source.read_text(encoding="utf-8"))
-        _check_tables(content)
-        return parse(source, content, folders)
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        _check_tables(content, tables)
+        return parse(content)
     except FileNotFoundError:
-        raise InvalidArgument(f"no run file at {source}") from None
+        raise InvalidArgument(f"no run file at {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"{source} is not a TOML file: {error}") from None
+        raise InvalidArgument(f"{path} is not a TOML file: {error}") from None
     except InvalidArgument as error:
-        raise InvalidArgument(f"{source}: {error}") from None
+        raise type(error)(f"{path}: {error}") from None
 
 
-def _check_tables(content: Mapping[str, Any]) -> None:
-    for name, table in content.items():
-        if name not in TABLES:
-            kind = "table" if isinstance(table, dict) else "key outside of a table:"
-            raise InvalidArgument(f"unknown {kind} {name!r}{nearest(name, TABLES)} (known tables: {', '.join(TABLES)})")
-        if not isinstance(table, dict):
-            raise InvalidArgument(f"expected [{name}] to be a table, got {name} = {table!r}")
-    for name, table in content.get("compare", {}).items():
-        if not isinstance(table, dict):
-            raise InvalidArgument(f"expected [compare.{name}] to be a table, got {name} = {table!r}")
-    _tune_keys(content.get("tune", {}))
+def data_folders(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None) -> list[Path]:
+    """Return where tables are looked up: beside the file, in ``data_dir``, in the folder of the environment."""
+    return [Path(path).parent, *(Path(folder) for folder in (data_dir, os.environ.get(DATA_VARIABLE)) if folder)]
 
 
-def _run_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -> RunFile:
-    routine = named("routine", _required(content, "routine"), ROUTINES)
-    federation = content.get("federation")
-    return RunFile(
-        path=path,
-        data=_data(content["data"], folders, at_sites=federation is not None) if "data" in content else None,
-        federation=None if federation is None else from_table(FederationSettings, "federation", federation),
-        algorithm=named("algorithm", _required(content, "algorithm"), ALGORITHMS, routine=routine),
-        **_common(content),
-    )
+def required_table(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a table that a file must have."""
+    if name not in content:
+        raise InvalidArgument(f"the table [{name}] is missing")
+    table: Mapping[str, Any] = content[name]
+    return table
 
 
-def _compare_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -> CompareFile:
-    return CompareFile(
-        path=path,
-        data=_data(_required(content, "data"), folders),
-        algorithm=content.get("algorithm", {}),
-        routine=content.get("routine"),
-        compare=content.get("compare", {}),
-        **_common(content),
-    )
-
-
-def _tune_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -> TuneFile:
-    tune = _required(content, "tune")
-    return TuneFile(
-        path=path,
-        data=_data(_required(content, "data"), folders),
-        algorithm=content.get("algorithm", {}),
-        routine=content.get("routine"),
-        ladder=_tune_keys(tune),
-        grids={name: table for name, table in tune.items() if isinstance(table, dict)},
-        published=content.get("published", {}),
-        **_common(content),
-    )
-
-
-def _tune_keys(tune: Mapping[str, Any]) -> Ladder:
-    return from_table(Ladder, "tune", {key: value for key, value in tune.items() if not isinstance(value, dict)})
-
-
-def _common(content: Mapping[str, Any]) -> dict[str, Any]:
+def common_settings(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of ``[model]``, ``[privacy]`` and ``[run]``, by these names."""
     return {
         "model": from_table(ModelSettings, "model", content.get("model", {})),
-        "privacy": from_table(PrivacySettings, "privacy", _required(content, "privacy")),
+        "privacy": from_table(PrivacySettings, "privacy", required_table(content, "privacy")),
         "run": from_table(RunSettings, "run", content.get("run", {})),
     }
 
 
-def _data(table: Mapping[str, Any], folders: list[Path], *, at_sites: bool = False) -> DataSettings:
+def data_settings(table: Mapping[str, Any], folders: list[Path], *, at_sites: bool = False) -> DataSettings:
+    """Return ``[data]``; files are looked up in the folders, in this order."""
     sources = [key for key in ("dataset", "builtin", "file", "files") if key in table]
     if at_sites and not sources:
         return from_table(TableSettings, "data", {**table, "file": AT_SITES})
@@ -343,14 +242,49 @@ def _data(table: Mapping[str, Any], folders: list[Path], *, at_sites: bool = Fal
     return replace(settings, files=files, file=None if settings.file is None else _found(settings.file, folders))
 
 
+def named(table: str, keys: Mapping[str, Any], classes: Mapping[str, type], **given: Any) -> Any:
+    """Build the class that ``name`` chooses from the other keys; a routine inside is a table of the same kind."""
+    keys = dict(keys)
+    if "name" not in keys:
+        raise InvalidArgument(f"[{table}] needs the key 'name', one of {sorted(classes)}")
+    name = keys.pop("name")
+    if not isinstance(name, str) or name not in classes:
+        raise InvalidArgument(
+            f"[{table}] name: expected one of {sorted(classes)}, got {name!r}{nearest(name, classes)}"
+        )
+    for key, hint in typing.get_type_hints(classes[name]).items():
+        if hint is Routine and key not in given:
+            inner = f"{table}.{key}"
+            if not isinstance(keys.get(key), dict):
+                raise InvalidArgument(f"[{table}] needs a routine; add a table: [{inner}] with name = ...")
+            given[key] = named(inner, keys.pop(key), ROUTINES)
+    return from_table(classes[name], table, keys, **given)
+
+
+def _check_tables(content: Mapping[str, Any], tables: Sequence[str]) -> None:
+    for name, table in content.items():
+        if name in OF_EXPERIMENTS and name not in tables:
+            raise InvalidArgument(f"[{name}] is for {OF_EXPERIMENTS[name]}, which reads this file; a run file has none")
+        if name not in tables:
+            kind = "table" if isinstance(table, dict) else "key outside of a table:"
+            raise InvalidArgument(f"unknown {kind} {name!r}{nearest(name, tables)} (known tables: {', '.join(tables)})")
+        if not isinstance(table, dict):
+            raise InvalidArgument(f"expected [{name}] to be a table, got {name} = {table!r}")
+
+
+def _run_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -> RunFile:
+    routine = named("routine", required_table(content, "routine"), ROUTINES)
+    federation = content.get("federation")
+    return RunFile(
+        path=path,
+        data=data_settings(content["data"], folders, at_sites=federation is not None) if "data" in content else None,
+        federation=None if federation is None else from_table(FederationSettings, "federation", federation),
+        algorithm=named("algorithm", required_table(content, "algorithm"), ALGORITHMS, routine=routine),
+        **common_settings(content),
+    )
+
+
 def _found(file: str, folders: list[Path]) -> str:
     """Return the first place where a table is; where it is nowhere, the first where it could have been."""
     places = [folder / file for folder in folders]
     return str(next((place for place in places if place.is_file()), places[0]))
-
-
-def _required(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    if name not in content:
-        raise InvalidArgument(f"the table [{name}] is missing")
-    table: Mapping[str, Any] = content[name]
-    return table

@@ -5,16 +5,14 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
-from importlib import resources
 
 import pytest
-from diff2_experiments.findings import summaries
-from diff2_experiments.report_page import dash_array, embedded, page, page_data, write_page
-
 from reproductions import METHODS, all_runs, reproduced
 
+from diff2_experiments.findings import summaries
+from diff2_experiments.report_page import page, page_data, write_page
+
 VOID = {"meta", "link", "br", "hr", "img", "input", "col"}
-ASSETS = ["report_page.html", "report_page.css", "report_page.js", "report_page_tables.js"]
 
 
 class Reader(HTMLParser):
@@ -122,7 +120,7 @@ def test_the_data_are_the_curves(found, read):
     assert len(data["landscapes"]) == 1 + 3 * 4
 
 
-def test_there_is_a_table_to_sort_for_every_place(read):
+def test_there_is_a_table_to_sort_for_every_condition(read):
     tables = [attributes for attributes in read.having("table") if attributes.get("class") == "sortable"]
     assert len(tables) == 4
     rows = [attributes["data-method"] for attributes in read.having("tr") if "data-method" in attributes]
@@ -155,14 +153,6 @@ def test_names_stay_names(tmp_path):
     assert NASTY in read.texts
 
 
-def test_embedded_json_closes_nothing():
-    text = embedded({"a": NASTY, "b": ["<!--", None, 1e-300]})
-    assert "<" not in text
-    assert json.loads(text) == {"a": NASTY, "b": ["<!--", None, 1e-300]}
-    with pytest.raises(ValueError):
-        embedded(float("nan"))
-
-
 def test_a_run_cut_short_keeps_its_rounds(found):
     short = {"rounds": [20, 40, 50], "train_loss": [0.5, None, 0.4], "test_loss": [0.5, None, 0.4], "survived": False}
     changed = [one._replace(by_loss={**one.by_loss, **short}) for one in found.tuned]
@@ -173,22 +163,12 @@ def test_a_run_cut_short_keeps_its_rounds(found):
     assert "diverged (5 of 5)" in page(cut, summaries(cut))
 
 
-def test_dashes_are_those_of_the_figures():
-    assert dash_array("-") == ""
-    assert dash_array((0, (1.2, 1))) == "2.4 2"
-
-
-@pytest.mark.parametrize("name", ASSETS)
-def test_what_the_page_is_made_of_comes_with_the_package(name):
-    assert resources.files("diff2_experiments").joinpath(name).is_file()
-
-
 def test_a_browser_draws_the_curves(found, runs, tmp_path):
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("needs chromium")
     small = type(found)(**{**vars(found), "directory": tmp_path})
-    bare = {"settings": {"clip_gradient": 3}}  # of a method without a ladder
+    bare = {"settings": {"clip_gradient": 3}}  # of a method without a rate search
     path = write_page(small, summaries(small), [run | bare if run["method"] == "dpgd" else run for run in runs])
     # No name is resolved, so that nothing calls out.
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
@@ -200,5 +180,5 @@ def test_a_browser_draws_the_curves(found, runs, tmp_path):
     assert drawn.count('aria-pressed="true"') == len(METHODS)
     assert drawn.count('class="landscape"') == len(METHODS)
     assert "NaN" not in drawn
-    assert re.search(r"C1 3: 5 of 5 seeds lasted; \d+ runs", drawn)
+    assert re.search(r"C1 3: 5 of 5 seeds survived; \d+ runs", drawn)
     assert "learning rate null" not in drawn

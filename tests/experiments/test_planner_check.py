@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from diff2_experiments.estimate_errors import estimate_errors
-from diff2_experiments.planner_check import planner_check
+import typer
 from typer.testing import CliRunner
 
 import diff2
 from diff2 import Budget, InvalidArgument, PrivacyLeakWarning
-from diff2_experiments.synthetic import ROBUST_MEAN, draw_problem
 from diff2.planning.prediction import outlook
-from diff2.runfile.reader import read_compare_file
+from diff2_experiments.estimate_errors import estimate_errors
+from diff2_experiments.files import read_compare_file
+from diff2_experiments.planner_check import check, planner_check
+from diff2_experiments.synthetic import ROBUST_MEAN, draw_problem
 
 BUDGET = Budget(epsilon=3.0, delta=1e-5)
 RATE = diff2.GradientDescent(learning_rate=0.1)
@@ -22,8 +23,6 @@ G, L = ROBUST_MEAN.gradient, ROBUST_MEAN.smoothness
 ALGORITHMS = {
     "dpgd": diff2.DPGD(120, G, RATE),
     "diff2": diff2.Diff2(120, 6, G, L, RATE),
-    "position": diff2.Diff2(120, 6, G, L, RATE, noise_schedule="position"),
-    "fused": diff2.FusedDiff2(120, 6, G, L, RATE),
     "recursive": diff2.RecursiveDiff2(120, G, L, RATE),
 }
 
@@ -130,8 +129,18 @@ def file(tmp_path):
 
 
 def test_the_table_compares_plan_ledger_and_measurement(file, tmp_path):
+    app = typer.Typer()
+    app.command()(check)
+    run = CliRunner().invoke(app, [str(file), "--out", str(tmp_path)])
+    assert run.exit_code == 0, run.output
+    assert "NOT PRIVATE" in run.stderr
+    with (tmp_path / "planner-check.csv").open() as table:
+        labels = [row["method"] for row in csv.DictReader(table)]
+    assert labels == ["DP-GD", "DP-GD", "DIFF2-GD", "DIFF2-GD", "DIFF2 recursive", "DIFF2 recursive"]
+    before = (tmp_path / "check" / "runs.jsonl").read_text()
     with pytest.warns(PrivacyLeakWarning, match="NOT PRIVATE"):
-        rows = planner_check(read_compare_file(file), tmp_path / "out")
+        rows = planner_check(read_compare_file(file), tmp_path / "check")
+    assert (tmp_path / "check" / "runs.jsonl").read_text() == before
     dpgd, restarted, recursive = [row for row in rows if row["part"] == "whole"]
     assert [row["restart_interval"] for row in rows] == [None, None, 5, 5, None, None]
     assert dpgd["plan"] == pytest.approx(dpgd["ledger"], rel=1e-6)
@@ -140,22 +149,3 @@ def test_the_table_compares_plan_ledger_and_measurement(file, tmp_path):
     for row in rows:
         assert row["ledger_ratio"] == pytest.approx(1, abs=0.2)
         assert 0 <= row["clipping_share"] < 0.05
-    before = (tmp_path / "out" / "runs.jsonl").read_text()
-    with pytest.warns(PrivacyLeakWarning):
-        again = planner_check(read_compare_file(file), tmp_path / "out")
-    np.testing.assert_equal(again, rows)
-    assert (tmp_path / "out" / "runs.jsonl").read_text() == before
-
-
-def test_the_command_writes_the_table(file, tmp_path):
-    import typer
-    from diff2_experiments.planner_check import check
-
-    app = typer.Typer()
-    app.command()(check)
-    run = CliRunner().invoke(app, [str(file), "--out", str(tmp_path / "out")])
-    assert run.exit_code == 0, run.output
-    with (tmp_path / "out" / "planner-check.csv").open() as table:
-        assert [row["method"] for row in csv.DictReader(table)] == [
-            *("DP-GD", "DP-GD"), *("DIFF2-GD", "DIFF2-GD"), *("DIFF2 recursive", "DIFF2 recursive")
-        ]  # fmt: skip

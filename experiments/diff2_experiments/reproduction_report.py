@@ -7,9 +7,10 @@ from pathlib import Path
 
 from diff2.cli.console import show_facts, show_line, show_rows
 
-from .findings import Row, draw_figures, notes, places, rows_at, summaries
+from .findings import Row, conditions, notes, rows_at, summaries
 from .report_page import write_page
 from .reproduced import Reproduced, Run
+from .reproduction_figures import draw_figures
 from .tabulation import table_cells, write_tables
 
 ABOUT = {
@@ -29,9 +30,9 @@ def write_files(found: Reproduced, runs: Sequence[Run]) -> tuple[list[Row], list
 
 def show(found: Reproduced, rows: Sequence[Row], files: Sequence[Path]) -> None:
     """Print a table for each accounting and epsilon, what the numbers mean, and where the files are."""
-    for place in places(found):
-        header, cells = table_cells(found, rows_at(rows, place))
-        show_rows(f"{found.title}, {place}", cells, header, width=150)
+    for condition in conditions(found):
+        header, cells = table_cells(found, rows_at(rows, condition))
+        show_rows(f"{found.title}, {condition}", cells, header, width=150)
     first, *others = notes(found)
     show_line(first, style="bold red", wrap=True)
     for note in others:

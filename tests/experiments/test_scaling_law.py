@@ -8,26 +8,28 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from diff2_experiments.exponents import Point, fit_exponent
-from diff2_experiments.gradient_norms import measured_rounds
-from diff2_experiments.scaling_law import Experiment, Tuned, read_experiment, scaling_law
-from diff2_experiments.scaling_problems import Problems
-from diff2_experiments.theory import diff2_schedule, dpgd_schedule
+import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import diff2
 from diff2 import Budget, InvalidArgument, PrivacyLeakWarning, plan
-from diff2_experiments.synthetic import PROBLEMS, Bounds, draw_problem, geman_mcclure
 from diff2.models.losses import squared
+from diff2_experiments.exponents import Point, fit_exponent
+from diff2_experiments.gradient_norms import measured_rounds
+from diff2_experiments.scaling_law import Experiment, Tuned, read_experiment, scaling_law
+from diff2_experiments.scaling_problems import Problems
+from diff2_experiments.scaling_report import report
+from diff2_experiments.synthetic import PROBLEMS, Bounds, draw_problem, geman_mcclure
+from diff2_experiments.theory import diff2_schedule, dpgd_schedule
 
 LOSSES = {"robust_mean": geman_mcclure, "sigmoid_regression": squared}
 BUDGET = Budget(epsilon=3.0, delta=1e-5)
 
 
 def record_gradients(problem, weights):
-    """Return the gradient of each record's loss at ``weights``, by automatic differentiation of one record a row."""
+    """Return the gradient of each record's loss at ``weights``, by automatic differentiation, one record per row."""
     point = torch.tensor(weights, dtype=torch.float64).expand(len(problem.inputs), -1).clone().requires_grad_()
     if isinstance(problem.loss, str):
         outputs = torch.sigmoid((problem.inputs * point).sum(1, keepdim=True))
@@ -233,7 +235,7 @@ EXPERIMENT = Experiment(
 )
 
 
-def test_an_experiment_keeps_the_bound_spends_its_budget_and_goes_on_where_it_was(tmp_path):
+def test_an_experiment_keeps_the_bound_spends_its_budget_and_resumes(tmp_path):
     with pytest.warns(PrivacyLeakWarning, match="NOT PRIVATE"):
         rows = scaling_law(EXPERIMENT, tmp_path)
     for row in rows:
@@ -255,9 +257,6 @@ def test_an_experiment_keeps_the_bound_spends_its_budget_and_goes_on_where_it_wa
 
 
 def test_the_command_writes_tables_and_a_figure(tmp_path):
-    import typer
-    from diff2_experiments.scaling_report import report
-
     file = tmp_path / "small.toml"
     file.write_text(
         '[scaling]\nproblem = "sigmoid_regression"\ndimension = 3\npoints = [[40, 3.0], [160, 3.0]]\nseeds = 2\n'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from diff2.cli.console import show_facts, show_line, show_rows
 from diff2.figures import Band, Panel, draw_panels
 
-from .comparison import NOT_PRIVATE, Comparison
+from .comparison import Comparison
+from .formatting import counted, markdown_line, spread, spread_text, write_csv
 from .store import Run
 
+NOT_PRIVATE = "Not private: exact metrics, tuned settings"
 TITLES = {
     "train_loss": "train loss",
     "test_loss": "test loss",
@@ -39,7 +41,6 @@ def summaries(found: Comparison) -> list[Run]:
     for epsilon in found.epsilons:
         for method in found.methods:
             runs = found.runs[method.name, epsilon]
-            spent = [math.inf if run["epsilon"] is None else run["epsilon"] for run in runs]
             values = [_values(found, run) for run in runs]
             rows.append(
                 {
@@ -48,8 +49,8 @@ def summaries(found: Comparison) -> list[Run]:
                     "label": method.label,
                     "algorithm": runs[0]["algorithm"],
                     "seeds": len(runs),
-                    "epsilon": max(spent),
-                    "metrics": {name: _statistics([run[name] for run in values]) for name in values[0]},
+                    "epsilon": max(math.inf if run["epsilon"] is None else run["epsilon"] for run in runs),
+                    "metrics": {name: spread([run[name] for run in values]) for name in values[0]},
                 }
             )
     return rows
@@ -57,15 +58,12 @@ def summaries(found: Comparison) -> list[Run]:
 
 def notes(found: Comparison) -> list[str]:
     """Say what the numbers mean, and what they do not."""
-    encoding, sizes = found.tables.encoding, [len(inputs) for inputs, _ in found.tables.clients]
-    held = 0 if found.tables.holdout is None else len(found.tables.holdout[0])
+    encoding, held = found.tables.encoding, 0 if found.tables.holdout is None else len(found.tables.holdout[0])
     lines = [
-        f"{NOT_PRIVATE[0].upper()}{NOT_PRIVATE[1:]}, seeded noise"
-        + "".join(f", {name}" for name in found.tables.leaks)
-        + ". For public data only.",
+        f"{', '.join([f'{NOT_PRIVATE}, seeded noise', *found.tables.leaks])}. For public data only.",
         f"Mean ± deviation over {counted(found.seeds, 'seed')} of noise and starting point; "
         f"epsilon from the ledgers, the largest, at delta {found.file.privacy.delta:g}; seconds of one run.",
-        f"{sum(sizes):,} records of {counted(len(sizes), 'client')}, {held:,} held out.",
+        f"{_size(found)}, {held:,} held out.",
     ]
     if encoding.target_scaling is not None:
         scale, offset = encoding.target_scaling.scale, encoding.target_scaling.offset
@@ -79,12 +77,12 @@ def notes(found: Comparison) -> list[str]:
 
 
 def table_cells(rows: Sequence[Run], *, short: bool = False) -> tuple[list[str], list[list[str]]]:
-    """Return header and cells of a table for people: one line a method."""
+    """Return header and cells of a table for people: one line per method."""
     names, titles = list(rows[0]["metrics"]), {**TITLES, **SHORT} if short else TITLES
     header = ["method", *(titles[name] for name in names if name != "seconds"), "epsilon", "seconds"]
     cells = []
     for row in rows:
-        metrics = [_cell(row["metrics"][name], row["seeds"]) for name in names if name != "seconds"]
+        metrics = [spread_text(row["metrics"][name]) for name in names if name != "seconds"]
         seconds = f"{row['metrics']['seconds']['mean']:.3g}"
         cells.append([row["label"], *metrics, f"{row['epsilon']:.4g}", seconds])
     return header, cells
@@ -92,28 +90,14 @@ def table_cells(rows: Sequence[Run], *, short: bool = False) -> tuple[list[str],
 
 def write_tables(found: Comparison, rows: Sequence[Run], command: str) -> list[Path]:
     """Write table.csv and table.md."""
-    plain, markdown = found.directory / "table.csv", found.directory / "table.md"
-    names = list(rows[0]["metrics"])
-    with plain.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(
-            [
-                "budget_epsilon",
-                "method",
-                "label",
-                "seeds",
-                "epsilon",
-                *(f"{n}_{k}" for n in names for k in ("mean", "sd")),
-            ]
-        )
-        for row in rows:
-            statistics = [row["metrics"][name][kind] for name in names for kind in ("mean", "sd")]
-            writer.writerow([row["budget"], row["method"], row["label"], row["seeds"], row["epsilon"], *statistics])
+    plain = write_csv(found.directory / "table.csv", map(_csv_row, rows))
     header, cells = table_cells(rows)
-    lines = [f"# {found.name}: {', '.join(method.label for method in found.methods)}", "", "```", command, "```", ""]
-    lines += ["| budget | " + " | ".join(header) + " |", "| ---: | --- |" + " ---: |" * (len(header) - 1)]
-    lines += [f"| {row['budget']:g} | " + " | ".join(line) + " |" for row, line in zip(rows, cells, strict=True)]
+    title = f"# {found.file.name}: {', '.join(method.label for method in found.methods)}"
+    lines = [title, "", "```", command, "```", "", markdown_line(["budget", *header])]
+    lines += ["| ---: | --- |" + " ---: |" * (len(header) - 1)]
+    lines += [markdown_line([f"{row['budget']:g}", *line]) for row, line in zip(rows, cells, strict=True)]
     lines += ["", *(f"- {note}" for note in notes(found))]
+    markdown = found.directory / "table.md"
     markdown.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return [plain, markdown]
 
@@ -121,24 +105,24 @@ def write_tables(found: Comparison, rows: Sequence[Run], command: str) -> list[P
 def draw_figures(found: Comparison) -> list[Path]:
     """Draw a figure for each epsilon: every metric against rounds, the mean over the seeds and their range."""
     paths = []
-    sizes = [len(inputs) for inputs, _ in found.tables.clients]
     for epsilon in found.epsilons:
-        names = [name for name in PANELS if name in found.runs[found.methods[0].name, epsilon][0]]
+        runs = {method.label: found.runs[method.name, epsilon] for method in found.methods}
         panels = [
             Panel(
                 *PANELS[name],
-                [_band(method.label, found.runs[method.name, epsilon], name) for method in found.methods],
+                [_band(label, runs_of, name) for label, runs_of in runs.items()],
                 log=name == "squared_gradient_norm",
             )
-            for name in names
+            for name in PANELS
+            if name in next(iter(runs.values()))[0]
         ]
         path = draw_panels(
             panels,
             found.directory / f"figure-epsilon-{epsilon:g}.png",
-            title=f"{found.name}, epsilon {epsilon:g}",
-            subtitle=f"delta {found.file.privacy.delta:g}, {sum(sizes):,} records, {counted(len(sizes), 'client')}. "
+            title=f"{found.file.name}, epsilon {epsilon:g}",
+            subtitle=f"delta {found.file.privacy.delta:g}, {_size(found)}. "
             f"Lines: mean over {counted(found.seeds, 'seed')}; bands: from the smallest to the largest.",
-            warning=NOT_PRIVATE[0].upper() + NOT_PRIVATE[1:],
+            warning=NOT_PRIVATE,
         )
         paths.append(path)
     return paths
@@ -149,7 +133,7 @@ def document(found: Comparison, rows: Sequence[Run], figures: Sequence[Path]) ->
     return {
         "private": False,
         "notes": notes(found),
-        "data": found.name,
+        "data": found.file.name,
         "delta": found.file.privacy.delta,
         "seeds": found.seeds,
         "rows": list(rows),
@@ -164,50 +148,45 @@ def document(found: Comparison, rows: Sequence[Run], figures: Sequence[Path]) ->
     }
 
 
+def show(found: Comparison, rows: Sequence[Run], figures: Sequence[Path]) -> None:
+    """Print a table for each epsilon, what the numbers mean, and where the files are."""
+    for epsilon in found.epsilons:
+        header, cells = table_cells([row for row in rows if row["budget"] == epsilon], short=True)
+        show_rows(f"{found.file.name}, epsilon {epsilon:g}", cells, header, width=150)
+    first, *others = notes(found)
+    show_line(first, style="bold red", wrap=True)
+    for note in others:
+        show_line(f"- {note}", wrap=True)
+    show_facts(
+        f"in {found.directory}",
+        {
+            "runs.jsonl": f"every run with its curves; {found.trained} trained now",
+            "table.csv": "the table, for machines",
+            "table.md": "the table, for a report",
+            **{path.name: "mean and band over the seeds" for path in figures},
+        },
+    )
+
+
+def _size(found: Comparison) -> str:
+    sizes = [len(inputs) for inputs, _ in found.tables.clients]
+    return f"{sum(sizes):,} records of {counted(len(sizes), 'client')}"
+
+
 def _values(found: Comparison, run: Run) -> dict[str, float]:
     """Return the metrics of one run, in the order of the table."""
     final = {name: math.nan if value is None else value for name, value in run["final"].items()}
     final["seconds"] = run["seconds"]
     scaling = found.tables.encoding.target_scaling
     if scaling is not None:
-        loss = final.get("test_loss", final["train_loss"])
-        final["rmse"] = math.sqrt(loss) * scaling.scale
+        final["rmse"] = math.sqrt(final.get("test_loss", final["train_loss"])) * scaling.scale
     return {name: final[name] for name in TITLES if name in final}
 
 
-def _statistics(values: Sequence[float]) -> dict[str, float | int | None]:
-    finite = int(np.isfinite(values).sum())
-    mean = float(np.mean(values)) if finite == len(values) else math.nan
-    sd = float(np.std(values, ddof=1)) if finite == len(values) > 1 else None
-    return {"mean": mean, "sd": sd, "diverged": len(values) - finite}
-
-
-def _cell(statistics: dict[str, Any], seeds: int) -> str:
-    if statistics["diverged"]:
-        return f"diverged ({statistics['diverged']} of {seeds})"
-    return plus_minus(statistics["mean"], statistics["sd"])
-
-
-def plus_minus(mean: float, sd: float | None) -> str:
-    """Return mean and deviation with as many decimals as two digits of the deviation need.
-
-    >>> plus_minus(0.0183472, 0.000123), plus_minus(68531.2, 487.0), plus_minus(4.234e-5, 1.1e-6), plus_minus(0.5, None)
-    ('0.01835 ± 0.00012', '68,531 ± 487', '4.23e-05 ± 1.1e-06', '0.5')
-    """
-    if sd is None:
-        return f"{mean:,.0f}" if 1e3 <= abs(mean) < 1e7 else f"{mean:.4g}"
-    if sd == 0 or mean == 0:
-        return f"{mean:.4g} ± {sd:.2g}"
-    if not 1e-3 <= abs(mean) < 1e7:
-        digits = 1 + math.floor(math.log10(abs(mean))) - math.floor(math.log10(sd))
-        return f"{mean:.{min(max(digits, 1), 5)}e} ± {sd:.1e}"
-    decimals = min(max(1 - math.floor(math.log10(sd)), 0), 6)
-    return f"{mean:,.{decimals}f} ± {sd:,.{decimals}f}"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return ``"1 seed"``, ``"5 seeds"``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def _csv_row(row: Run) -> dict[str, Any]:
+    names = {"budget": "budget_epsilon", "method": "method", "label": "label", "seeds": "seeds", "epsilon": "epsilon"}
+    metrics = {f"{name}_{kind}": found[kind] for name, found in row["metrics"].items() for kind in ("mean", "sd")}
+    return {title: row[name] for name, title in names.items()} | metrics
 
 
 def _band(label: str, runs: Sequence[Run], name: str) -> Band:

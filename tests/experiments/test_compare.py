@@ -1,26 +1,28 @@
-"""Comparisons: settings of the methods, resumable runs, tables and figures."""
+"""Comparisons: settings of the methods, runs that are never made twice, tables and figures."""
 
 import csv
+import importlib.util
 import json
-import math
-import os
 import subprocess
 import sys
 import warnings
+from importlib import resources
+from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
-from diff2_experiments.comparison import compare
-from diff2_experiments.methods import choose_methods
-from diff2_experiments.scores import plus_minus, summaries
-from diff2_experiments.store import RunStore
 
 import diff2
 from commands import change, diff2_here, single_line, write_folder
 from diff2 import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
-from diff2.figures import OTHERS, STYLES, Band, Panel, apart, choose_styles, draw_panels
-from diff2.runfile.reader import read_compare_file
+from diff2_experiments.comparison import compare
+from diff2_experiments.comparison_report import summaries
+from diff2_experiments.files import find_file, read_compare_file, read_tune_file
+from diff2_experiments.grids import read_grids
+from diff2_experiments.methods import LABELS, choose_methods
+from diff2_experiments.scaling_law import read_experiment
+from diff2_experiments.store import RunStore
 
 FILE = """
 [data]
@@ -58,7 +60,7 @@ routine = { name = "adam", learning_rate = 0.5 }
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two clients' tables and a run file."""
+    """Two clients' tables and a file for a comparison."""
     return write_folder(tmp_path, FILE, north=60, south=44)
 
 
@@ -72,13 +74,56 @@ def methods(folder, names=None, epsilons=(2.0,)):
     return {m.name: m for m in choose_methods(read_compare_file(folder / "run.toml"), names, epsilons)}
 
 
+# Files
+
+
+@pytest.mark.parametrize("file", sorted((resources.files("diff2_experiments")).glob("*/*.toml")), ids=lambda f: f.stem)
+def test_every_file_of_the_package_is_found_by_name_and_can_be_read(file):
+    kind = file.parent.name
+    assert find_file(kind, file.stem) == file
+    if kind == "scaling":
+        assert read_experiment(file).points
+    elif kind == "paper":
+        assert read_grids(read_tune_file(file), None, "reduced")
+    else:
+        assert choose_methods(read_compare_file(file), None, [1.0, 3.0])
+
+
+@pytest.mark.parametrize("name", ["randhie", "california", "gas"])
+def test_every_algorithm_is_compared_on_every_data_set(name):
+    tables = read_compare_file(find_file("compare", name)).methods
+    assert {table.get("algorithm", key) for key, table in tables.items()} == set(LABELS)
+
+
+def test_a_name_that_is_not_there():
+    result = diff2_here("compare", "randhi", "--out", "x")
+    assert "one of california, gas, randhie, got 'randhi'; did you mean 'randhie'?" in single_line(result.stderr)
+    assert "no run file at own.toml" in single_line(diff2_here("compare", "own.toml", "--out", "x").stderr)
+
+
+@pytest.mark.parametrize("words", [["compare", "randhie"], ["reproduce", "--dataset", "covertype"]])
+@pytest.mark.parametrize("name", ["diff2_experiments", "joblib"])
+def test_what_is_not_installed_is_named(monkeypatch, words, name):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda asked: None if asked == name else found(asked))
+    result = diff2_here(*words, "--out", "x")
+    assert result.exit_code == 1
+    assert single_line(result.stderr) == (
+        f"error: experiments need {name}; install with: pip install 'diff2[experiments]'\n"
+    )
+
+
+def test_a_file_of_an_experiment_is_no_run_file(folder):
+    message = single_line(diff2_here("train", folder / "run.toml", "--out", folder / "out").stderr)
+    assert "[compare] is for diff2 compare, which reads this file; a run file has none" in message
+
+
 # Settings
 
 
 def test_fields_come_from_the_base_then_the_method_then_its_epsilon(folder):
     found = methods(folder, epsilons=(1.0, 2.0))
-    assert list(found) == ["dpgd", "slow"]
-    assert [m.label for m in found.values()] == ["DP-GD", "DIFF2, slow"]
+    assert [(m.name, m.label) for m in found.values()] == [("dpgd", "DP-GD"), ("slow", "DIFF2, slow")]
     base = diff2.GradientDescent(0.25)
     assert found["dpgd"].algorithms[1.0] == found["dpgd"].algorithms[2.0] == diff2.DPGD(12, 0.5, base)
     slow = diff2.Diff2(12, 4, 1.0, 3.0, diff2.GradientDescent(0.01), budget_split=1.5)
@@ -87,19 +132,17 @@ def test_fields_come_from_the_base_then_the_method_then_its_epsilon(folder):
 
 
 def test_an_algorithm_needs_no_table_where_the_base_says_enough(folder):
-    found = methods(folder, ["fused_diff2", "dpgd", "gd"])
-    assert list(found) == ["fused_diff2", "dpgd", "gd"]
-    assert found["fused_diff2"].algorithms[2.0].budget_split == 1.5
-    assert [m.private for m in found.values()] == [True, True, False]
+    found = methods(folder, ["recursive_diff2", "dpgd", "gd"])
+    assert found["recursive_diff2"].algorithms[2.0].clip_smoothness == 3.0
+    assert [(m.name, m.private) for m in found.values()] == [
+        ("recursive_diff2", True), ("dpgd", True), ("gd", False)
+    ]  # fmt: skip
 
 
 def test_base_value_that_does_not_fit_another_algorithm_is_left_out(folder):
-    change(folder, ("budget_split = 1.5", 'budget_split = "auto"'))
-    found = methods(folder, ["diff2", "fused_diff2"])
-    assert found["diff2"].algorithms[2.0].budget_split == "auto"
-    assert found["fused_diff2"].algorithms[2.0].budget_split == 2.0
-    change(folder, ('budget_split = "auto"', "budget_split = [2, 2, 2]"))
-    with pytest.raises(InvalidArgument, match=r"budget_split: expected a number, a list of 2 values or text in quotes"):
+    change(folder, ("rounds = 12", "rounds = 'x'"), ("[compare.dpgd]", "[compare.dpgd]\nrounds = 7"))
+    assert methods(folder, ["dpgd"])["dpgd"].algorithms[2.0].rounds == 7
+    with pytest.raises(InvalidArgument, match=r"\[algorithm\] rounds: expected a whole number, got 'x'"):
         methods(folder, ["diff2"])
 
 
@@ -118,8 +161,9 @@ def test_routine_inside_a_routine(folder):
     ("names", "changes", "message"),
     [
         (["dpsgd"], [], r"\[compare.dpsgd\] needs the key 'batch_size'"),
-        (["dpgdd"], [], r"no table \[compare.dpgdd\].* did you mean 'dpgd'"),
+        (["dpgdd"], [], r"no table \[compare.dpgdd\]; did you mean 'dpgd'"),
         (["srnsgd"], [("clip_gradient = 0.5", "")], r"\[compare.srnsgd\] needs the key 'batches'"),
+        ([], [], "nothing to compare: add a table"),
         (None, [("clip_gradient = 0.5", "clip_gradent = 0.5")], r"\[compare.dpgd\] .* did you mean 'clip_gradient'"),
         (None, [("clip_gradient = 0.5", "clip_gradient = 'x'")], r"\[compare.dpgd\] clip_gradient: expected a number"),
         (None, [('algorithm = "diff2"', "")], r"\[compare.slow\] needs the key 'algorithm'.*got 'slow'"),
@@ -166,8 +210,8 @@ def test_what_cannot_be_run_is_refused_before_anything_runs(folder, changes, opt
 # Runs
 
 
-def test_runs_in_processes_give_the_same_numbers_as_training_by_hand(folder):
-    found = compared(folder, jobs=2)
+def test_runs_are_those_of_training_by_hand_and_differ_by_seed(folder):
+    found = compared(folder)
     assert found.trained == 4
     run = found.runs["slow", 2.0][1]
     with pytest.warns(PrivacyLeakWarning):
@@ -181,14 +225,16 @@ def test_runs_in_processes_give_the_same_numbers_as_training_by_hand(folder):
         assert run["final"][name] == run[name][-1]
     assert run["final"]["smallest_squared_gradient_norm"] == min(run["squared_gradient_norm"])
     assert run["epsilon"] == result.epsilon <= 2.0
-    alone = compared(folder, "alone", jobs=1).runs["slow", 2.0][1]
-    assert {**alone, "seconds": 0} == {**run, "seconds": 0}
+    starts = compared(folder, names=["gd"]).runs["gd", 2.0]
+    assert starts[0]["train_loss"] != starts[1]["train_loss"]  # GD has no noise: this is the start
 
 
-def test_seed_changes_noise_and_start(folder):
-    runs = compared(folder, names=["gd"]).runs["gd", 2.0]
-    assert runs[0]["train_loss"] != runs[1]["train_loss"]  # GD has no noise: this is the start
-    assert {run["seed"] for run in runs} == {0, 1}
+@pytest.mark.slow
+def test_processes_do_not_change_the_runs(folder):
+    spread, alone = (
+        {**compared(folder, str(jobs), jobs=jobs, seeds=1).runs["slow", 2.0][0], "seconds": 0} for jobs in (2, 1)
+    )
+    assert spread == alone
 
 
 def test_second_call_trains_what_is_missing_and_nothing_else(folder):
@@ -203,7 +249,6 @@ def test_second_call_trains_what_is_missing_and_nothing_else(folder):
         row["final"] for rows in first.runs.values() for row in rows
     ]
     assert compared(folder, seeds=3).trained == 2
-    assert compared(folder, epsilons=[2.0, 1.0]).trained == 4
     change(folder, ("DIFF2, slow", "DIFF2, slower"))
     assert compared(folder).trained == 0
     change(folder, ("learning_rate = 0.01", "learning_rate = 0.02"))
@@ -221,11 +266,9 @@ def test_reference_is_trained_once_for_all_budgets(folder):
 
 def test_diverged_runs_are_counted_and_not_averaged(folder):
     change(folder, ("learning_rate = 0.25", "learning_rate = 1e30"))
-    found = compared(folder, names=["gd"])
-    (row,) = summaries(found)
-    assert row["metrics"]["train_loss"]["diverged"] == 2
-    assert math.isnan(row["metrics"]["train_loss"]["mean"])
-    assert row["metrics"]["squared_gradient_norm"]["diverged"] == 2  # records without a finite gradient count as zero
+    (row,) = summaries(compared(folder, names=["gd"]))
+    for name in ("train_loss", "squared_gradient_norm"):  # records without a finite gradient count as zero
+        assert (row["metrics"][name]["diverged"], row["metrics"][name]["mean"]) == (2, None)
     words = ["compare", folder / "run.toml", "--algorithms", "gd", "--seeds", 2, "--out", folder / "out"]
     assert "diverged (2 of 2)" in diff2_here(*words, terminal_width="200").stdout
     assert "| diverged (2 of 2) |" in (folder / "out" / "table.md").read_text(encoding="utf-8")
@@ -237,13 +280,8 @@ def test_classification_reports_accuracy(folder):
         table["visits"] = np.where(table["visits"] > 3, "many", "few")
         table.to_csv(folder / f"{name}.csv", index=False)
     change(folder, ('task = "regression"', 'task = "classification"\nclasses = ["few", "many"]'))
-    change(
-        folder,
-        (", visits = [0, 10]", ""),
-        ("rounds = 12", "rounds = 150"),
-        ("learning_rate = 0.25", "learning_rate = 2"),
-    )
-    (row,) = summaries(compared(folder, names=["gd"]))
+    change(folder, (", visits = [0, 10]", ""), ("rounds = 12", "rounds = 150"), ("rate = 0.25", "rate = 2"))
+    (row,) = summaries(compared(folder, names=["gd"], seeds=1))
     assert row["metrics"]["test_accuracy"]["mean"] > 0.8
     assert row["metrics"]["train_accuracy"]["mean"] > 0.8
     assert "rmse" not in row["metrics"]
@@ -254,8 +292,7 @@ def test_owners_are_compared_as_owners(folder):
         table = pandas.read_csv(folder / f"{name}.csv")
         table.assign(person=np.arange(len(table)) // 2).to_csv(folder / f"{name}.csv", index=False)
     change(folder, ('task = "regression"', 'task = "regression"\ngroup_column = "person"'))
-    found = compared(folder, names=["dpgd"], seeds=1)
-    assert found.tables.groups is not None
+    assert compared(folder, names=["dpgd"], seeds=1).tables.groups is not None
     change(folder, ("delta = 1e-4", "delta = 1e-4\nunit = 'client'"))
     with pytest.raises(InvalidArgument, match="leave one of them out"):
         compared(folder, "other")
@@ -264,8 +301,8 @@ def test_owners_are_compared_as_owners(folder):
 # The command
 
 
-def test_compare_prints_and_writes_a_table_and_a_figure(folder):
-    words = ["compare", folder / "run.toml", "--seeds", 2, "--epsilon", "1,2", "--jobs", 2, "--out", folder / "out"]
+def test_compare_prints_and_writes_tables_figures_and_json(folder):
+    words = ["compare", folder / "run.toml", "--seeds", 2, "--epsilon", "1,2", "--out", folder / "out"]
     result = diff2_here(*words, terminal_width="160")
     assert result.exit_code == 0
     assert single_line(result.stderr).startswith("warning: A COMPARISON IS NOT PRIVATE")
@@ -284,33 +321,14 @@ def test_compare_prints_and_writes_a_table_and_a_figure(folder):
     assert float(rows[2]["rmse_mean"]) == pytest.approx(np.mean(np.sqrt(mine)) * 10)  # visits were divided by 10
     assert float(rows[2]["epsilon"]) == pytest.approx(2, rel=1e-6)
     markdown = (folder / "out" / "table.md").read_text(encoding="utf-8")
-    assert "| 2 | DP-GD | " in markdown
-    assert "diff2 compare" in markdown
-    assert "Not private: exact metrics, tuned settings" in markdown
-    assert "visits / 10" in markdown
-    for epsilon in (1, 2):
-        assert (folder / "out" / f"figure-epsilon-{epsilon}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-
-
-def test_compare_json_is_one_document(folder):
-    words = ["compare", folder / "run.toml", "--algorithms", "gd,dpgd", "--seeds", 1, "--out", folder / "out", "--json"]
-    document = json.loads(diff2_here(*words).stdout)
-    assert document["private"] is False
-    assert document["trained"] == 2
-    assert [(row["label"], row["epsilon"] == "inf") for row in document["rows"]] == [("GD", True), ("DP-GD", False)]
-    assert document["rows"][1]["metrics"]["train_loss"]["sd"] is None
-    assert all(os.path.isfile(document["files"][name]) for name in ("runs", "table", "markdown"))
-    assert json.loads(diff2_here(*words).stdout)["trained"] == 0
-    quiet = diff2_here(*words[:-1], "--quiet")
-    assert (quiet.exit_code, quiet.stdout) == (0, "")
-
-
-def test_nothing_to_compare(folder):
-    text = (folder / "run.toml").read_text()
-    (folder / "run.toml").write_text(text[: text.index("[compare.dpgd]")])
-    result = diff2_here("compare", folder / "run.toml", "--out", folder / "out")
-    assert result.exit_code == 1
-    assert "nothing to compare" in single_line(result.stderr)
+    for text in ("| 2 | DP-GD | ", "diff2 compare", "Not private: exact metrics, tuned settings", "visits / 10"):
+        assert text in markdown
+    document = json.loads(diff2_here(*words, "--json").stdout)
+    assert (document["private"], document["trained"]) == (False, 0)
+    assert [row["label"] for row in document["rows"]] == ["DP-GD", "DIFF2, slow"] * 2
+    assert all(Path(document["files"][name]).is_file() for name in ("runs", "table", "markdown"))
+    for path in document["files"]["figures"]:
+        assert Path(path).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.mark.parametrize("words", ["", "run.toml", "run.toml --out x --epsilon a", "run.toml --out x --seeds 0"])
@@ -318,17 +336,17 @@ def test_wrong_usage_is_status_2(words):
     assert diff2_here("compare", *words.split()).exit_code == 2
 
 
-def test_help_shows_an_example():
-    result = diff2_here("compare", "--help")
-    assert "Example: diff2 compare" in result.stdout
-    assert "[compare.NAME]" in result.stdout
-    assert "--json" in result.stdout
+@pytest.mark.parametrize("command", ["compare", "reproduce"])
+def test_help_shows_an_example_and_no_file_of_the_repository(command):
+    text = diff2_here(command, "--help").stdout
+    assert f"Example: diff2 {command}" in text
+    assert "experiments/" not in text
+    assert "docs/" not in text
 
 
-@pytest.mark.parametrize("words", [["--help"], ["compare", "--help"]])
-def test_help_does_not_wait_for_torch(words):
-    script = "import sys\nfrom diff2.cli import app\ntry: app(sys.argv[1:])\nfinally: print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
+def test_help_does_not_wait_for_torch():
+    script = "import sys, diff2.cli.main as m\ntry: m.app(['compare', '-h'])\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("False\n")
 
 
@@ -336,55 +354,10 @@ def test_data_dir_and_the_environment(folder, tmp_path_factory, monkeypatch):
     elsewhere = tmp_path_factory.mktemp("tables")
     for name in ("north.csv", "south.csv"):
         (folder / name).rename(elsewhere / name)
-    words = ["compare", folder / "run.toml", "--algorithms", "gd", "--seeds", 1, "--out", folder / "out", "--json"]
-    result = diff2_here(*words)
-    assert result.exit_code == 1
-    assert "DIFF2_DATA" in single_line(result.stderr)
-    assert diff2_here(*words, "--data-dir", elsewhere).exit_code == 0
+    with pytest.raises(InvalidArgument, match="DIFF2_DATA"):
+        compared(folder)
+    assert read_compare_file(folder / "run.toml", elsewhere).data.files[0] == str(elsewhere / "north.csv")
     monkeypatch.setenv("DIFF2_DATA", str(elsewhere))
-    document = json.loads(diff2_here(*words).stdout)
-    assert document["trained"] == 0  # the same records, wherever they are
-    (folder / "north.csv").write_text("age,smoker,visits\n1,0,1\n2,0,1\n3,1,1\n4,1,2\n")  # beside the file comes first
-    assert json.loads(diff2_here(*words).stdout)["trained"] == 1
-
-
-# Figures
-
-
-def test_a_dozen_methods_have_a_style_each():
-    labels = ["GD", "DP-GD", "DIFF2-GD", *(f"method {i}" for i in range(11))]
-    styles = choose_styles(labels)
-    assert len({style["color"] for style in styles.values()}) == len(labels) == len(STYLES) + len(OTHERS)
-
-
-def test_labels_are_apart_and_inside():
-    levels = apart([0.99, 1.0, 1.0, 0.2, 0.2, 0.0, 1.3], 0.1)
-    assert max(levels) <= 1
-    assert np.diff(sorted(levels)).min() >= 0.1 - 1e-12
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e300])
-def test_figure_survives_what_went_astray(tmp_path, bad):
-    fine, astray = [3.0, 2.0, 1.0], [3.0, bad, bad]
-    bands = [Band("DP-GD", [1, 2, 3], fine, fine, fine), Band("other", [1, 2, 3], astray, astray, astray)]
-    panels = [Panel("loss", "unit", bands, log=False), Panel("gradient", "unit", bands, log=True)]
-    path = draw_panels(panels, tmp_path / "figure.png", title="title", subtitle="subtitle", warning="warning")
-    assert path.stat().st_size > 10_000
-
-
-@pytest.mark.parametrize(
-    ("mean", "sd", "text"),
-    [
-        (0.57454, 0.00014, "0.57454 ± 0.00014"),
-        (0.57454, 0.02, "0.575 ± 0.020"),
-        (70_726.3, 3344.0, "70,726 ± 3,344"),
-        (4.2e-5, 1.13e-5, "4.2e-05 ± 1.1e-05"),
-        (9.5354e-4, 1.26e-5, "9.54e-04 ± 1.3e-05"),
-        (9.5354e-4, 1.26e-6, "9.535e-04 ± 1.3e-06"),
-        (4e-5, 1e-3, "4.0e-05 ± 1.0e-03"),
-        (0.5, 0.0, "0.5 ± 0"),
-        (0.51234, None, "0.5123"),
-    ],
-)
-def test_plus_minus(mean, sd, text):
-    assert plus_minus(mean, sd) == text
+    assert read_compare_file(folder / "run.toml").data.files[0] == str(elsewhere / "north.csv")
+    (folder / "north.csv").touch()  # beside the file comes first
+    assert read_compare_file(folder / "run.toml").data.files[0] == str(folder / "north.csv")

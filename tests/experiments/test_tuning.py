@@ -1,4 +1,4 @@
-"""Tuning as in the paper's appendix: ladder, grids, climbs on any joblib backend, and what is taken in the end."""
+"""Tuning as in the paper's appendix: learning-rate search, grids, any joblib backend, and what is taken in the end."""
 
 import json
 import math
@@ -8,24 +8,21 @@ import subprocess
 import sys
 import time
 import warnings
-from pathlib import Path
 
 import joblib
 import pytest
-from diff2_experiments.grids import read_grids
-from diff2_experiments.ladder import Ladder, Watch
-from diff2_experiments.reproduction import least, reproduce
-from diff2_experiments.store import RunStore
-from diff2_experiments.tuning import Place, _joined
 from hypothesis import given
 from hypothesis import strategies as st
 
 import diff2
 from commands import change, write_folder
 from diff2 import Diff2Error, InvalidArgument, PrivacyLeakWarning
-from diff2.runfile.reader import read_tune_file
-
-ROOT = Path(__file__).parents[1]
+from diff2_experiments.files import find_file, read_tune_file
+from diff2_experiments.grids import read_grids
+from diff2_experiments.learning_rates import EarlyStopping, RateSearch
+from diff2_experiments.reproduction import least, reproduce
+from diff2_experiments.store import RunStore
+from diff2_experiments.tuning import SharedStore, _joined
 
 FILE = """
 [data]
@@ -56,7 +53,7 @@ patience = 2
 clip_gradient = [0.1, 0.3]
 [tune.diff2.grid]
 clip_gradient = [0.1, 0.3]
-clip_smoothness = [1.0, 3.0]
+clip_smoothness = [3.0]
 restart_interval = [4, 20]
 [tune.diff2.reduced]
 clip_gradient = [0.1]
@@ -65,7 +62,7 @@ restart_interval = [4]
 [tune.recursive]
 algorithm = "recursive_diff2"
 label = "recursive, Adam"
-ladder = false
+rate_search = false
 clip_smoothness = 1.0
 routine = { name = "adam", learning_rate = 0.1 }
 [tune.recursive.grid]
@@ -79,17 +76,24 @@ PROGRAM = """
 import sys, warnings
 from pathlib import Path
 from diff2_experiments.reproduction import reproduce
-from diff2.runfile import read_tune_file
+from diff2_experiments.files import read_tune_file
 warnings.simplefilter("ignore")
 folder = Path(sys.argv[1])
-reproduce(read_tune_file(folder / "run.toml"), folder / "out", seeds=2, jobs=int(sys.argv[2]), grid="reduced")
+reproduce(read_tune_file(folder / "run.toml"), folder / "out", seeds=2, grid="reduced")
 """
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two clients' tables and a run file."""
+    """Two clients' tables and a file for tuning."""
     return write_folder(tmp_path, FILE, north=300, south=240)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """Return a reproduction under both accountings, all its runs, and its folder."""
+    folder = write_folder(tmp_path_factory.mktemp("tuned"), FILE, north=300, south=240)
+    return *reproduced(folder, accountings=["paper", "exact"]), folder
 
 
 def reproduced(folder, out="out", **options):
@@ -102,13 +106,17 @@ def without_time(runs):
     return {run["key"]: {name: value for name, value in run.items() if name != "seconds"} for run in runs}
 
 
-# The ladder
+def stored(folder):
+    return RunStore(folder / "out").runs()
+
+
+# The learning-rate search
 
 
 def stops_after(losses, **rule):
-    """Return how many losses a watch takes before it stops the run; None if it does not."""
-    watch = Watch(Ladder(**rule))
-    return next((i + 1 for i, loss in enumerate(losses) if watch(loss)), None)
+    """Return how many losses are taken before the run is stopped; None if it is not."""
+    stopping = EarlyStopping(RateSearch(**rule))
+    return next((i + 1 for i, loss in enumerate(losses) if stopping(loss)), None)
 
 
 @pytest.mark.parametrize(
@@ -150,18 +158,18 @@ def test_patience_counts_from_the_last_new_least(losses, patience, tolerance):
         ({"rates": 0}, "rates >= 1"),
     ],
 )
-def test_ladders_that_make_no_sense(rule, message):
+def test_searches_that_make_no_sense(rule, message):
     with pytest.raises(InvalidArgument, match=message):
-        Ladder(**rule)
+        RateSearch(**rule)
 
 
 # Grids
 
 
 def test_the_paper_tries_105_settings():
-    file = read_tune_file(ROOT / "experiments" / "paper" / "california_housing.toml")
+    file = read_tune_file(find_file("paper", "california_housing"))
     grids = {grid.name: grid for grid in read_grids(file, None, "full")}
-    assert file.ladder == Ladder()
+    assert file.search == RateSearch()
     assert (len(grids["dpgd"].points), len(grids["diff2"].points), len(grids["gd"].points)) == (5, 100, 1)
     point = grids["diff2"].points[7]
     assert point.settings == {"clip_gradient": 1.0, "clip_smoothness": 3.0, "restart_interval": 200}
@@ -171,7 +179,7 @@ def test_the_paper_tries_105_settings():
 def test_grids_of_a_file(folder):
     file = read_tune_file(folder / "run.toml")
     full = {grid.name: grid for grid in read_grids(file, None, "full")}
-    assert [len(grid.points) for grid in full.values()] == [1, 2, 8, 2]
+    assert [len(grid.points) for grid in full.values()] == [1, 2, 4, 2]
     assert [grid.private for grid in full.values()] == [False, True, True, True]
     assert [point.algorithm.routine for point in full["recursive"].points] == [diff2.Adam(0.03), diff2.Adam(0.01)]
     reduced = read_grids(file, ["diff2", "dpgd"], "reduced")
@@ -185,7 +193,7 @@ def test_grids_of_a_file(folder):
         ([("restart_interval = [4, 20]", "restart_interval = 4")], "expected a list of values, got 4"),
         ([('"routine.learning_rate"', '"rutine.learning_rate"')], "'routine.' and a field"),
         ([('algorithm = "recursive_diff2"\n', "")], "needs the key 'algorithm'"),
-        ([("ladder = false", "ladder = 0")], "ladder = true or false"),
+        ([("rate_search = false", "rate_search = 0")], "rate_search = true or false"),
         ([("patience = 2", "patience = 0")], r"\[tune\] expected patience >= 1"),
         ([("patience = 2", "patient = 2")], r"\[tune\] has no key 'patient'"),
         ([("clip_gradient = [0.3]\n", "clip_gradient = [-0.3]\n")], "clip_gradient"),
@@ -195,99 +203,88 @@ def test_mistakes_in_a_grid(folder, changes, message):
     change(folder, *changes)
     with pytest.raises(InvalidArgument, match=message):
         read_grids(read_tune_file(folder / "run.toml"), None, "full")
-    assert not (folder / "out").exists()
 
 
 def test_unknown_method(folder):
-    with pytest.raises(InvalidArgument, match=r"no table \[tune.dpdg\].* did you mean 'dpgd'"):
+    with pytest.raises(InvalidArgument, match=r"no table \[tune.dpdg\]; did you mean 'dpgd'"):
         reproduced(folder, names=["dpdg"])
 
 
-# Climbs
+# What is trained, and what is taken
 
 
-def test_the_first_rate_that_survives_is_taken(folder):
-    found, runs = reproduced(folder, accountings=["paper", "exact"])
-    assert found.trained == len(runs) == len(RunStore(folder / "out").runs())
-    climbs = {}
+def test_the_first_rate_that_survives_is_taken(tuned):
+    found, runs, folder = tuned
+    assert found.trained == len(runs) == len(stored(folder))
+    candidates = {}
     for run in runs:
         rest = {name: value for name, value in run["settings"].items() if name != "learning_rate"}
-        climbs.setdefault((run["method"], run["accounting"], json.dumps(rest)), []).append(run)
-    assert len(climbs) == 1 + 2 * (2 + 8) + 2 * 2  # GD once, whatever the accounting; the last without a ladder
-    for (method, *_), tried in climbs.items():
+        candidates.setdefault((run["method"], run["accounting"], json.dumps(rest)), []).append(run)
+    assert len(candidates) == 1 + 2 * (2 + 4 + 2)  # GD once, whatever the accounting
+    for (method, *_), tried in candidates.items():
         if method != "recursive":
-            rates = [run["settings"]["learning_rate"] for run in tried]
-            assert rates == [16 * 0.5**i for i in range(len(rates))]
+            assert [run["settings"]["learning_rate"] for run in tried] == [16 * 0.5**i for i in range(len(tried))]
         assert [run["survived"] for run in tried] == [False] * (len(tried) - 1) + [True]
-        assert tried[-1]["stopped_at"] == 40
-        assert all(run["stopped_at"] < 40 for run in tried[:-1] if not run["survived"]) or len(tried) == 1
-    assert any(len(tried) > 1 for tried in climbs.values())
+        assert [run["stopped_at"] == 40 for run in tried] == [run["survived"] for run in tried]
+    assert any(len(tried) > 1 for tried in candidates.values())
     assert reproduced(folder, accountings=["paper", "exact"])[0].trained == 0
 
 
-def test_the_least_over_rounds_and_settings_is_taken(folder):
-    found, runs = reproduced(folder, epsilons=[40.0, 60.0], seeds=2)
-    assert [(tuned.method, tuned.budget, tuned.seed) for tuned in found.tuned if tuned.method == "dpgd"] == [
-        ("dpgd", 40.0, 0), ("dpgd", 60.0, 0), ("dpgd", 40.0, 1), ("dpgd", 60.0, 1)
+def test_the_least_over_rounds_and_settings_is_taken(tuned):
+    found, runs, _ = tuned
+    assert [(one.method, one.accounting, one.budget) for one in found.tuned if one.method in ("gd", "dpgd")] == [
+        ("gd", "paper", None), ("dpgd", "paper", 60.0), ("gd", "exact", None), ("dpgd", "exact", 60.0)
     ]  # fmt: skip
-    assert [tuned.budget for tuned in found.tuned if tuned.method == "gd"] == [None] * 4
-    for tuned in found.tuned:
+    for one in found.tuned:
         rivals = [
-            run
-            for run in runs
-            if (run["method"], run["seed"], run["budget"]) == (tuned.method, tuned.seed, tuned.budget)
-            and run["survived"]
-        ]
-        assert min(tuned.by_loss["train_loss"]) == min(min(run["train_loss"]) for run in rivals)
-        norm = "squared_gradient_norm"
-        assert min(tuned.by_gradient[norm]) == min(min(run[norm]) for run in rivals)
-        assert tuned.settings == len({json.dumps(run["settings"]) for run in rivals})
+            run for run in runs
+            if (run["method"], run["budget"], run["survived"]) == (one.method, one.budget, True)
+            and (run["budget"] is None or run["accounting"] == one.accounting)
+        ]  # fmt: skip
+        for run, name in ((one.by_loss, "train_loss"), (one.by_gradient, "squared_gradient_norm")):
+            assert min(run[name]) == min(min(rival[name]) for rival in rivals)
+        assert one.settings == len({json.dumps(run["settings"]) for run in rivals})
     assert found.published == {"epsilon_60": {"train_loss": {"gd": 0.1}}}
-    for run in runs:
-        if run["budget"] is not None and run["survived"]:
-            assert run["epsilon"] <= run["budget"] * (1 + 1e-9)
     assert least({"x": [None, 2.0, 1.0]}, "x") == 1.0
     assert least({"x": [None]}, "x") == math.inf
 
 
-def test_paper_accounting_is_noisier_than_exact(folder):
-    _, runs = reproduced(folder, names=["dpgd"], accountings=["paper", "exact"])
-    spent = {accounting: [r["epsilon"] for r in runs if r["accounting"] == accounting and r["survived"]]
-             for accounting in ("paper", "exact")}  # fmt: skip
-    assert spent["exact"] == pytest.approx([60.0] * 2, rel=1e-6)
-    assert max(spent["paper"]) < 55  # what the paper's noise costs in truth
+def test_paper_accounting_is_noisier_than_exact(tuned):
+    spent = {(run["accounting"], run["epsilon"]) for run in tuned[1] if run["method"] == "dpgd" and run["survived"]}
+    assert [epsilon for rule, epsilon in spent if rule == "exact"] == pytest.approx([60.0], rel=1e-6)
+    assert max(epsilon for rule, epsilon in spent if rule == "paper") < 55  # what the paper's noise costs in truth
 
 
 def test_no_survivor_is_said(folder):
     change(folder, ("rates = 8\nevery = 4\npatience = 2", "rates = 2\nevery = 4\npatience = 1\ntolerance = 1.0"))
     with pytest.raises(Diff2Error, match=r"no setting of dpgd survived.*smaller learning rates"):
         reproduced(folder, names=["dpgd"])
-    assert reproduced_count(folder) == 4  # they are kept all the same
+    assert len(stored(folder)) == 4  # they are kept all the same
 
 
-def reproduced_count(folder):
-    return len(RunStore(folder / "out").runs())
-
-
-def test_jobs_do_not_change_the_runs(folder):
-    _, alone = reproduced(folder, "alone", grid="reduced")
-    _, spread = reproduced(folder, "spread", grid="reduced", jobs=2)
-    assert without_time(alone) == without_time(spread)
+# Workers
 
 
 def test_a_worker_elsewhere_sends_its_runs_home(folder, monkeypatch):
-    monkeypatch.setattr("diff2_experiments.tuning._joined", lambda place: None)
+    monkeypatch.setattr("diff2_experiments.tuning._joined", lambda shared: None)
     found, runs = reproduced(folder, names=["dpgd"])
-    assert found.trained == len(runs) == reproduced_count(folder) > 0
+    assert found.trained == len(runs) == len(stored(folder)) > 0
 
 
 def test_a_worker_knows_whether_it_shares_the_disk(tmp_path):
     (tmp_path / "store-id").write_text("abc")
-    assert _joined(Place(tmp_path, "abc")) is not None
-    assert _joined(Place(tmp_path, "other")) is None
-    assert _joined(Place(tmp_path / "nowhere", "abc")) is None
+    assert _joined(SharedStore(tmp_path, "abc")) is not None
+    assert _joined(SharedStore(tmp_path, "other")) is None
+    assert _joined(SharedStore(tmp_path / "nowhere", "abc")) is None
 
 
+def test_processes_give_the_same_runs(folder):
+    _, alone = reproduced(folder, "alone", names=["dpgd"])
+    _, spread = reproduced(folder, "spread", names=["dpgd"], jobs=2)
+    assert without_time(alone) == without_time(spread)
+
+
+@pytest.mark.slow
 def test_dask_workers_give_the_same_runs(folder):
     distributed = pytest.importorskip("distributed", reason="install dask[distributed] to spread over machines")
     _, alone = reproduced(folder, "alone", grid="reduced")
@@ -303,29 +300,41 @@ def test_dask_workers_give_the_same_runs(folder):
     assert without_time(alone) == without_time(spread)
 
 
-def test_killed_and_started_again(folder):
-    command = [sys.executable, "-c", PROGRAM, str(folder), "1"]
+def test_resumes_after_a_kill(folder, monkeypatch):
+    """A run that was cut off by the end of its process is made again, and all others are kept."""
+    add, kept = RunStore.add, []
+
+    def killed(store, run):
+        kept.append(add(store, run))
+        if len(kept) == 3:
+            raise KeyboardInterrupt
+        return kept[-1]
+
+    monkeypatch.setattr(RunStore, "add", killed)
+    with pytest.raises(KeyboardInterrupt):
+        reproduced(folder, names=["gd", "dpgd"])
+    monkeypatch.undo()
+    before = stored(folder)
+    assert len(before) == 3
+    found, runs = reproduced(folder, names=["gd", "dpgd"])
+    assert 0 < found.trained == len(runs) - 3
+    _, whole = reproduced(folder, "other", names=["gd", "dpgd"])
+    assert without_time(stored(folder).values()) == without_time(whole)
+    assert {key: stored(folder)[key] for key in before} == before
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_work_and_one_is_killed(folder):
     change(folder, ("rounds = 40", "rounds = 120"))
-    process = subprocess.Popen(command)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    processes = [subprocess.Popen([sys.executable, "-c", PROGRAM, str(folder)], env=environment) for _ in range(2)]
     deadline = time.monotonic() + 120
-    while reproduced_count(folder) < 3 and time.monotonic() < deadline:
+    while len(stored(folder)) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait(timeout=30)
-    before = RunStore(folder / "out").runs()
-    assert len(before) >= 3
-    found, runs = reproduced(folder, seeds=2, grid="reduced")
-    assert 0 < found.trained == len(runs) - len(before)
-    after = RunStore(folder / "out").runs()
-    assert {key: after[key] for key in before} == before
-    _, whole = reproduced(folder, "other", seeds=2, grid="reduced")
-    assert without_time(after.values()) == without_time(whole)
-
-
-def test_two_processes_share_the_work(folder):
-    command = [sys.executable, "-c", PROGRAM, str(folder), "1"]
-    processes = [subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}) for _ in range(2)]
-    assert [process.wait(timeout=240) for process in processes] == [0, 0]
+    processes[0].send_signal(signal.SIGKILL)
+    assert [process.wait(timeout=240) for process in processes] == [-signal.SIGKILL, 0]
     lines = (folder / "out" / "runs.jsonl").read_text().splitlines()
     assert len({json.loads(line)["key"] for line in lines}) == len(lines)
     assert reproduced(folder, seeds=2, grid="reduced")[0].trained == 0
+    _, whole = reproduced(folder, "other", seeds=2, grid="reduced")
+    assert without_time(stored(folder).values()) == without_time(whole)

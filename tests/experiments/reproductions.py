@@ -7,16 +7,17 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+
 from diff2_experiments.reproduced import Reproduced, Tuned
 
-METHODS = [("gd", "GD"), ("dpgd", "DP-GD"), ("diff2", "DIFF2-GD"), ("fused_diff2", "DIFF2 fused")]
+METHODS = [("gd", "GD"), ("dpgd", "DP-GD"), ("diff2", "DIFF2-GD"), ("recursive_diff2", "DIFF2 recursive")]
 GRIDS = {
     "gd": {},
     "dpgd": {"clip_gradient": [1, 3, 10]},
     "diff2": {"clip_gradient": [1, 3, 10], "clip_smoothness": [1, 3, 10, 30], "restart_interval": [6, 20, 60]},
-    "fused_diff2": {"clip_gradient": [1, 3, 10], "clip_smoothness": [1, 3, 10, 30]},
+    "recursive_diff2": {"clip_gradient": [1, 3, 10], "clip_smoothness": [1, 3, 10, 30]},
 }
-FLOORS = {"gd": 0.0, "dpgd": 0.01, "diff2": 0.006, "fused_diff2": 0.004}
+FLOORS = {"gd": 0.0, "dpgd": 0.01, "diff2": 0.006, "recursive_diff2": 0.004}
 PUBLISHED = {
     "epsilon_3": {
         "train_loss": {"gd": 0.0179, "dpgd": 0.0237, "diff2": 0.0221},
@@ -29,7 +30,7 @@ PUBLISHED = {
 def stored_run(method, accounting, budget, seed, settings, *, task="regression", rounds=2000, every=20):
     """Return a run whose curves fall towards a floor that its settings, budget and seed raise."""
     number = np.arange(every, rounds + 1, every)
-    names = ["gd", "dpgd", "diff2", "fused_diff2"]
+    names = ["gd", "dpgd", "diff2", "recursive_diff2"]
     rng = np.random.default_rng([names.index(method) if method in names else 9, int(10 * (budget or 0)), seed])
     off = sum((math.log10(value) - 0.5) ** 2 for name, value in settings.items() if name != "learning_rate")
     noise = 0.0 if budget is None else (1.6 if accounting == "paper" else 1.0) * FLOORS.get(method, 0.005) * 3 / budget
@@ -62,7 +63,7 @@ def stored_run(method, accounting, budget, seed, settings, *, task="regression",
 
 
 def all_runs(*, task="regression", seeds=5, epsilons=(3.0, 5.0), accountings=("paper", "exact"), methods=METHODS):
-    """Return every run of the grid, each with the rate before it, at which the run did not last."""
+    """Return every run of the grid, each with the rate before it, at which the run did not survive."""
     runs = []
     for (method, _), seed, accounting, epsilon in product(methods, range(seeds), accountings, epsilons):
         if method == "gd" and (accounting, epsilon) != (accountings[0], epsilons[0]):
@@ -81,7 +82,7 @@ def all_runs(*, task="regression", seeds=5, epsilons=(3.0, 5.0), accountings=("p
 
 def tuned_of(runs, label):
     """Return the best of the runs of one method, accounting, budget and seed."""
-    lasting = [run for run in runs if run["survived"]]
+    surviving = [run for run in runs if run["survived"]]
     first = runs[0]
     return Tuned(
         first["method"],
@@ -89,10 +90,10 @@ def tuned_of(runs, label):
         first["accounting"],
         first["budget"],
         first["seed"],
-        min(lasting, key=lambda run: min(run["train_loss"])),
-        min(lasting, key=lambda run: min(run["squared_gradient_norm"])),
+        min(surviving, key=lambda run: min(run["train_loss"])),
+        min(surviving, key=lambda run: min(run["squared_gradient_norm"])),
         len(runs),
-        len(lasting),
+        len(surviving),
     )
 
 
