@@ -1,5 +1,6 @@
-"""Worlds that differ in one record, one owner or one client, and how far apart the answers are."""
+"""Worlds that differ in one record, one group of them or one client, and how far apart the answers are."""
 
+import numpy as np
 import torch
 
 from diff2.cohorts.clients import Client
@@ -45,5 +46,5 @@ def adversaries(dtype):
 
 def movement(one, two):
     """Return how far the mean moved, in units of its sensitivity."""
-    assert one.sensitivity == two.sensitivity
-    return float((one.value - two.value).norm()) / one.sensitivity
+    assert one.release == two.release
+    return float(np.linalg.norm(one.value - two.value)) / one.release.sensitivity

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 import diff2
 from catalogue import (
@@ -21,25 +20,21 @@ from catalogue import (
     start_vector,
 )
 from diff2 import (
-    DPGD,
     DPSRM,
     SRNSGD,
     BVRLocalSGD,
     Diff2,
     DPFedAvg,
     DPScaffold,
-    FusedDiff2,
     NormalizedDescent,
     RecursiveDiff2,
 )
 from diff2.privacy import Ledger, Mechanism, NoiseSource
-from helpers import stub_run
 from reference import (
     Problem,
     binary_parts,
     dpsrm,
     federated,
-    fused_diff2,
     gaussian_stream,
     recursive_diff2,
     srnsgd,
@@ -47,6 +42,7 @@ from reference import (
 from reference import (
     diff2 as reference_diff2,
 )
+from stubs import stub_run
 
 EQUAL = (6, 6, 6)
 SIZES = (8, 12, 4)
@@ -63,21 +59,21 @@ class Replay:
     """The noise of a run, drawn again: scale from the ledger's line, which must be that of the radius asked for."""
 
     def __init__(self, result, sensitivity):
-        self.entries = {(entry.round, entry.purpose, entry.step): entry for entry in result.ledger.entries}
+        self.releases = {release.label: release for release in result.ledger.releases}
         self.sensitivity = sensitivity  # of a mean of vectors no longer than one; by purpose
         self.key = hashlib.sha256(f"diff2 seed {SEED}".encode()).digest()
         self.used = set()
 
     def __call__(self, round, purpose, step, radius):
-        entry = self.entries[round, purpose, step]
-        self.used.add((round, purpose, step))
-        assert entry.clip == pytest.approx(radius, rel=1e-6)
-        assert entry.noise_std == pytest.approx(entry.multiplier * self.sensitivity[purpose] * radius, rel=1e-6)
-        return entry.noise_std * gaussian_stream(self.key, len(START), "noise", round, purpose, step)
+        release = self.releases[round, purpose, step]
+        self.used.add(release.label)
+        assert release.clip == pytest.approx(radius, rel=1e-6)
+        assert release.noise_std == pytest.approx(release.multiplier * self.sensitivity[purpose] * radius, rel=1e-6)
+        return release.noise_std * gaussian_stream(self.key, len(START), "noise", round, purpose, step)
 
     def finish(self, value, expected):
         """All releases were met, and the run ended in the same place."""
-        assert self.used == set(self.entries)
+        assert self.used == set(self.releases)
         np.testing.assert_allclose(value.numpy(), expected, rtol=1e-6, atol=1e-8)
 
 
@@ -85,8 +81,8 @@ def assert_same(result, expected):
     np.testing.assert_allclose(result.params.numpy(), expected, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("sizes", [(7, 12, 5), (9,), (4, 4, 4)])
-@pytest.mark.parametrize(("rounds", "restart_interval"), [(11, 4), (8, 4), (6, 1), (6, 6), (5, 9)])
+@pytest.mark.parametrize("sizes", [(7, 12, 5), (9,)])
+@pytest.mark.parametrize(("rounds", "restart_interval"), [(11, 4), (6, 1), (6, 6), (5, 9)])
 @pytest.mark.parametrize("cap", [True, False])
 @pytest.mark.parametrize("weighting", ["clients", "records"])
 def test_diff2_gd_without_noise_is_the_papers_pseudo_code(sizes, rounds, restart_interval, cap, weighting):
@@ -95,26 +91,6 @@ def test_diff2_gd_without_noise_is_the_papers_pseudo_code(sizes, rounds, restart
     result = run(Diff2(**settings, cap=cap, routine=STEP), sizes, weighting=weighting)
     path = reference_diff2(problem(sizes, weighting), START, **settings, cap=cap, learning_rate=0.05)
     assert_same(result, path[-1][0])
-
-
-@pytest.mark.parametrize("weighting", ["clients", "records"])
-@pytest.mark.parametrize("smoothness", [2.0, 5.0, 50.0, math.inf])
-def test_telescoped_clipping_without_noise_is_the_definition(weighting, smoothness):
-    settings = {"rounds": 9, "restart_interval": 5, "clip_gradient": 4.0, "clip_smoothness": smoothness}
-    result = run(Diff2(**settings, clipping="telescoped", routine=STEP), weighting=weighting)
-    path = reference_diff2(
-        problem(SIZES, weighting), START, **settings, cap=True, telescoped=True, learning_rate=0.05
-    )  # fmt: skip
-    assert_same(result, path[-1][0])
-
-
-def test_telescoped_differences_add_up_to_the_clipped_gradient():
-    """Without the outer clip nothing is lost between restarts: one restart and DP-GD are the same path."""
-    telescoped = Diff2(12, 99, 2.0, math.inf, STEP, cap=False, clipping="telescoped")
-    fresh = DPGD(12, 2.0, STEP)
-    torch.testing.assert_close(run(telescoped).params, run(fresh).params, rtol=1e-9, atol=1e-11)
-    separate = replace(telescoped, clipping="separate")
-    assert float((run(separate).params - run(fresh).params).norm()) > 1e-4
 
 
 FULL = [
@@ -140,7 +116,6 @@ def test_diff2_with_its_noise_is_the_reference_with_the_same_noise(name, weighti
         clip_smoothness=3.0,
         learning_rate=0.05,
         cap=True,
-        telescoped=getattr(algorithm, "clipping", "") == "telescoped",
         noise=replay,
     )
     replay.finish(result.params, path[-1][0])
@@ -188,30 +163,6 @@ def test_bvr_local_sgd_with_a_uniform_output_returns_any_point_but_the_last():
         np.testing.assert_allclose(state.output.numpy(), point, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("telescoped", [False, True])
-def test_fused_restarts_are_the_best_combination_of_independent_values(telescoped):
-    clipping = "telescoped" if telescoped else "separate"
-    algorithm = FusedDiff2(ROUNDS, 3, 2.0, 3.0, routine=STEP, clipping=clipping)
-    result = run(algorithm, budget=PRIVATE)
-    replay = Replay(result, {"gradient": 2 / 12, "difference": 2 / 12})
-    z = result.plan.multipliers
-    expected, variances = fused_diff2(
-        problem(),
-        START,
-        rounds=ROUNDS,
-        restart_interval=3,
-        clip_gradient=2.0,
-        clip_smoothness=3.0,
-        learning_rate=0.05,
-        telescoped=telescoped,
-        noise=replay,
-        deviation=lambda r, purpose, radius: z[purpose] * 2 / 12 * radius,
-    )
-    replay.finish(result.params, expected)
-    assert list(result.history["estimate_std"] ** 2) == pytest.approx(variances, rel=1e-6)
-    assert list(result.history["releases"]) == [1, 1, 1, 2, 1, 1, 2]
-
-
 @pytest.mark.parametrize("smoothness", [0.5, 3.0, 8.0, 100.0])
 def test_recursive_momentum_takes_the_gain_that_leaves_the_least_noise(smoothness):
     result = run(RecursiveDiff2(ROUNDS, 2.0, smoothness, routine=STEP), budget=PRIVATE)
@@ -253,16 +204,16 @@ def test_recursive_momentum_knows_its_noise_where_other_clients_take_part_in_eac
     plan = diff2.plan(algorithm, diff2.Budget(2.0, 1e-3), (90, 30, 300), clients_per_round=1)
     states, ledger, _ = stub_run(plan, dimension=6)
     units, P = set(), math.inf
-    for r, entry in enumerate(ledger.entries, start=1):
-        unit = entry.noise_std / entry.clip  # of a radius of one
+    for r, release in enumerate(ledger.releases, start=1):
+        unit = release.noise_std / release.clip  # of a radius of one
         gain = 1.0
         if r > 1:
             radius = min(3.0 * float((states[r - 1].params - states[r - 2].params).norm()), 4.0)
             at = np.array([0.0, 0.5, 1.0])
             square, slope, _ = np.polyfit(at, (1 - at) ** 2 * P + (unit * (2 * at + (1 - at) * radius)) ** 2, 2)
             gain = min(max(-slope / (2 * square), 0.0), 1.0) if radius < 2 else 1.0
-            assert entry.clip == pytest.approx(2.0 * gain + (1 - gain) * radius, rel=1e-6)
-        P = (0.0 if gain == 1 else (1 - gain) ** 2 * P) + entry.noise_std**2
+            assert release.clip == pytest.approx(2.0 * gain + (1 - gain) * radius, rel=1e-6)
+        P = (0.0 if gain == 1 else (1 - gain) ** 2 * P) + release.noise_std**2
         assert states[r].estimator["variance"] * (2.0 * unit) ** 2 == pytest.approx(P, rel=1e-6)
         units.add(round(unit, 9))
     assert len(units) == 3
@@ -270,25 +221,25 @@ def test_recursive_momentum_knows_its_noise_where_other_clients_take_part_in_eac
 
 @pytest.mark.parametrize("clip", [(4.0, 0.4), (math.inf, math.inf)], ids=["clipped", "free"])
 def test_dpsrm_on_all_records_is_the_reference(clip):
-    routine = NormalizedDescent(0.05, longest=0.15)
+    routine = NormalizedDescent(0.05, max_step_norm=0.15)
     settings = {"rounds": ROUNDS, "clip_gradient": clip[0], "clip_difference": clip[1], "gain": 0.3}
-    expected = dpsrm(problem(), START, **settings, learning_rate=0.05, longest=0.15)
+    expected = dpsrm(problem(), START, **settings, learning_rate=0.05, max_step_norm=0.15)
     assert_same(run(DPSRM(**settings, batch_size=24, routine=routine)), expected)
 
 
 def test_dpsrm_with_its_noise_is_the_reference_with_the_same_noise():
     settings = {"rounds": ROUNDS, "clip_gradient": 2.0, "clip_difference": 0.4, "gain": 0.3}
-    algorithm = DPSRM(**settings, batch_size=24, routine=NormalizedDescent(0.05, longest=0.15))
+    algorithm = DPSRM(**settings, batch_size=24, routine=NormalizedDescent(0.05, max_step_norm=0.15))
     result = run(algorithm, budget=PRIVATE)
     replay = Replay(result, {"gradient": 2 / 12, "difference": 2 / 12})
     replay.finish(
-        result.params, dpsrm(problem(), START, **settings, learning_rate=0.05, longest=0.15, noise=replay)
+        result.params, dpsrm(problem(), START, **settings, learning_rate=0.05, max_step_norm=0.15, noise=replay)
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize("schedule", ["constant", "inverse_root"])
-@pytest.mark.parametrize(("batches", "epochs", "restarts"), [(4, 3, 2), (2, 4, 3), (1, 5, 2), (4, 2, 1)])
+@pytest.mark.parametrize(("batches", "epochs", "restarts"), [(4, 3, 2), (2, 4, 3), (1, 5, 2)])
 def test_srnsgd_is_the_reference(private, schedule, batches, epochs, restarts):
     rounds = batches * epochs - 1
     algorithm = SRNSGD(rounds, batches, restarts, 3.0, 2.0, routine=NormalizedDescent(0.1, schedule=schedule))
@@ -296,15 +247,17 @@ def test_srnsgd_is_the_reference(private, schedule, batches, epochs, restarts):
     key = hashlib.sha256(f"diff2 seed {SEED}".encode()).digest()
 
     def noise(epoch, count, purpose, radius):
-        entry = result.ledger.entries[epoch * batches + count - 1]
-        assert (entry.round, entry.purpose) == (epoch * batches + count, purpose)
-        assert entry.clip == pytest.approx(radius)
+        release = result.ledger.releases[epoch * batches + count - 1]
+        assert (release.round, release.purpose) == (epoch * batches + count, purpose)
+        assert release.clip == pytest.approx(radius)
         # A record of the smallest client, with 4/M records in a part, among three clients.
-        assert entry.sensitivity == pytest.approx(2 * radius / (3 * 4 / batches))
+        assert release.sensitivity == pytest.approx(2 * radius / (3 * 4 / batches))
         levels = math.ceil(math.log2(batches)) + 1
-        assert entry.noise_std == pytest.approx(entry.multiplier * entry.sensitivity * math.sqrt(levels), rel=1e-6)
+        assert release.noise_std == pytest.approx(
+            release.multiplier * release.sensitivity * math.sqrt(levels), rel=1e-6
+        )
         first = epoch * batches + 1
-        return entry.noise_std * sum(
+        return release.noise_std * sum(
             gaussian_stream(key, len(START), "tree", first, purpose, int(math.log2(length)), start // length)
             for start, length in binary_parts(count)
         )
@@ -324,11 +277,11 @@ def test_srnsgd_is_the_reference(private, schedule, batches, epochs, restarts):
     assert list(result.history["estimate_norm"]) == pytest.approx(norms, rel=1e-5)
     closed = variance = 0.0
     variances = []
-    for r, entry in enumerate(result.ledger.entries):
+    for r, release in enumerate(result.ledger.releases):
         epoch, j = divmod(r, batches)
         if j == 0:
             closed = 0.0 if epoch % restarts == 0 else variance
-        variance = closed + (j + 1).bit_count() * entry.noise_std**2
+        variance = closed + (j + 1).bit_count() * release.noise_std**2
         variances.append(variance / (j + 1 if epoch % restarts == 0 else batches) ** 2)
     assert list(result.history["estimate_std"] ** 2) == pytest.approx(variances, rel=1e-9)
 

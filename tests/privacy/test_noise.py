@@ -28,7 +28,7 @@ def test_noise_is_standard_normal(factor, is_right):
 
 
 def test_noise_has_the_tails_of_a_normal():
-    draws = SOURCE.gaussian(1_000_000, "tails")
+    draws = SOURCE.gaussian(400_000, "tails")
     for bound in (3.0, 4.0):
         expected = 2 * scipy.stats.norm.sf(bound) * draws.size
         assert abs((np.abs(draws) > bound).sum() - expected) < 4 * np.sqrt(expected)
@@ -67,9 +67,7 @@ def test_coordinates_are_independent(lag, power):
 def test_the_same_label_gives_the_same_noise():
     again = NoiseSource(SOURCE.key, private=False)
     assert np.array_equal(SOURCE.gaussian(1001, "noise", 3, "gradient"), again.gaussian(1001, "noise", 3, "gradient"))
-    assert (
-        correlation(SOURCE.gaussian(COUNT, "a"), again.gaussian(COUNT, "a")) > 0.999
-    )  # what dependence would look like
+    assert correlation(SOURCE.gaussian(COUNT, "a"), again.gaussian(COUNT, "a")) > 0.999  # dependence looks like this
 
 
 def test_no_two_labels_run_together():

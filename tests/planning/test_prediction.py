@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diff2 import Budget, Diff2, GradientDescent, InvalidArgument, plan
-from diff2.planning.prediction import best_interval, best_share, cycle_growth, outlook, relative_error
+from diff2 import Budget, Diff2, GradientDescent, InvalidArgument, Protection, plan
+from diff2.planning.prediction import best_interval, best_share, cycle_growth, predict_noise, relative_error
 
 # rho, then the noise of DIFF2 in units of DP-GD's in a long run: T = 6, 20, 60, 200 at u = 1.25; the best T at u = 1.25
 # and its noise; the best T and share of restarts, and their noise.
@@ -85,10 +85,9 @@ def test_best_share_is_the_best(T, rounds, rho, other):
 def test_error_is_the_formula_with_the_sigmas_of_the_plan(accounting, weighting):
     algorithm = Diff2(400, 20, 3.0, 10.0, ROUTINE)
     sizes, d, step = [900, 1200], 51, 0.02
-    noise = plan(algorithm, BUDGET, sizes, weighting=weighting, accounting=accounting)
-    view = outlook(
-        algorithm, BUDGET, sizes, step_length=step, dimension=d, weighting=weighting, accounting=accounting
-    )  # fmt: skip
+    protection = Protection(weighting=weighting, accounting=accounting)
+    noise = plan(algorithm, BUDGET, sizes, protection)
+    view = predict_noise(algorithm, BUDGET, sizes, protection, step_length=step, dimension=d)
     formula = d * ((3.0 * noise.sigma_1) ** 2 + (10.0 * step * noise.sigma_2) ** 2 * (20 - 1) / 2)
     assert view.given.error == pytest.approx(formula, rel=1e-9)
     assert view.dpgd.error * view.given.relative_error == pytest.approx(view.given.error)
@@ -98,7 +97,7 @@ def test_error_is_the_formula_with_the_sigmas_of_the_plan(accounting, weighting)
 def test_error_is_the_noise_that_accumulates():
     """Reference: simulate the estimator's noise over cycles; a formula 5 % off is told apart."""
     generator = np.random.default_rng(7)
-    T, rounds, rho, share = 8, 80_000, 0.2, 0.7
+    T, rounds, rho, share = 8, 40_000, 0.2, 0.7
     restarts, differences = rounds / T, rounds - rounds / T
     first = generator.normal(scale=math.sqrt(restarts / share / rounds), size=(rounds // T, 1, 40))
     rest = generator.normal(scale=rho * math.sqrt(differences / (1 - share) / rounds), size=(rounds // T, T - 1, 40))
@@ -107,8 +106,8 @@ def test_error_is_the_noise_that_accumulates():
 
 
 def test_radius_is_capped_as_the_algorithm_caps_it():
-    capped = outlook(Diff2(100, 5, 1.0, 10.0, ROUTINE), BUDGET, [500], step_length=3.0)
-    free = outlook(Diff2(100, 5, 1.0, 10.0, ROUTINE, cap=False), BUDGET, [500], step_length=3.0)
+    capped = predict_noise(Diff2(100, 5, 1.0, 10.0, ROUTINE), BUDGET, [500], step_length=3.0)
+    free = predict_noise(Diff2(100, 5, 1.0, 10.0, ROUTINE, cap=False), BUDGET, [500], step_length=3.0)
     assert (capped.rho, free.rho) == (2.0, 30.0)
 
 
@@ -117,7 +116,7 @@ def test_cycle_growth_is_that_of_noise_fed_back():
     generator = np.random.default_rng(3)
     rate, smoothness, sigma, d, T = 0.25, 3.0, 0.18, 51, 8
     algorithm = Diff2(400, T, 1.0, smoothness, GradientDescent(rate))
-    estimate = np.zeros((20_000, d))
+    estimate = np.zeros((10_000, d))
     estimate[:, 0] = 1.0
     for _ in range(T - 1):
         step = rate * np.linalg.norm(estimate, axis=1, keepdims=True)
@@ -129,11 +128,11 @@ def test_cycle_growth_is_that_of_noise_fed_back():
 
 
 def test_without_noise_there_is_no_error():
-    view = outlook(Diff2(100, 5, 1.0, 1.0, ROUTINE), Budget(math.inf, 1e-5), [500], step_length=0.1)
+    view = predict_noise(Diff2(100, 5, 1.0, 1.0, ROUTINE), Budget(math.inf, 1e-5), [500], step_length=0.1)
     assert view.given.error == view.dpgd.error == 0.0
 
 
 @pytest.mark.parametrize("step_length", [0.0, -1.0, math.nan, math.inf])
 def test_step_length_must_be_a_length(step_length):
     with pytest.raises(InvalidArgument, match="step_length"):
-        outlook(Diff2(100, 5, 1.0, 1.0, ROUTINE), BUDGET, [500], step_length=step_length)
+        predict_noise(Diff2(100, 5, 1.0, 1.0, ROUTINE), BUDGET, [500], step_length=step_length)
