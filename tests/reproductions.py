@@ -7,7 +7,6 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-
 from diff2_experiments.reproduced import Reproduced, Tuned
 
 METHODS = [("gd", "GD"), ("dpgd", "DP-GD"), ("diff2", "DIFF2-GD"), ("fused_diff2", "DIFF2 fused")]

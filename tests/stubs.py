@@ -81,7 +81,7 @@ class StubRun(NamedTuple):
 
 
 def stub_run(plan, *, dimension=3, curvature=1.0, seed=1, start=1.0, between=lambda state: state):
-    """Run on a stub: nothing but the algorithm, the routine and the mechanism; keep what ``between`` makes of states."""
+    """Run on a stub: nothing but algorithm, routine and mechanism; keep what ``between`` makes of states."""
     budget = {"epsilon": plan.budget.epsilon, "delta": plan.budget.delta}
     training = Training(
         plan=plan,

@@ -11,16 +11,16 @@ import warnings
 import numpy as np
 import pandas
 import pytest
+from diff2_experiments.comparison import compare
+from diff2_experiments.methods import choose_methods
+from diff2_experiments.scores import plus_minus, summaries
+from diff2_experiments.store import RunStore
 
 import diff2
 from commands import change, diff2_here, single_line, write_folder
 from diff2 import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
 from diff2.figures import OTHERS, STYLES, Band, Panel, apart, choose_styles, draw_panels
 from diff2.runfile.reader import read_compare_file
-from diff2_experiments.comparison import compare
-from diff2_experiments.methods import choose_methods
-from diff2_experiments.scores import plus_minus, summaries
-from diff2_experiments.store import RunStore
 
 FILE = """
 [data]

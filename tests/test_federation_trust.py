@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from diff2.algorithms.fused import fusion_gain
 
 import diff2
 from catalogue import CATALOGUE, NO_NOISE, SAMPLED, SIZES, start_vector
+from diff2.algorithms.fused import fusion_gain
 from diff2.errors import InvalidArgument, LedgerError
 from diff2.federation.faults import BadAnswer, SiteRefused
 from diff2.federation.own_noise.shares import agreed_plan, weight_of

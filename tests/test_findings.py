@@ -8,8 +8,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import scipy.stats
-
-from diff2.figures import Band, Panel, draw_grid, focus
 from diff2_experiments.findings import (
     METRICS,
     Place,
@@ -28,6 +26,8 @@ from diff2_experiments.findings import (
 from diff2_experiments.landscape import landscapes
 from diff2_experiments.reproduced import Tuned
 from diff2_experiments.tabulation import DASH, p_text, spread_text, table_cells, write_tables
+
+from diff2.figures import Band, Panel, draw_grid, focus
 from reproductions import METHODS, all_runs, reproduced, stored_run
 
 HERE = Place("paper", 3.0)

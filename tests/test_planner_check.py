@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from diff2_experiments.estimate_errors import estimate_errors
+from diff2_experiments.planner_check import planner_check
 from typer.testing import CliRunner
 
 import diff2
@@ -13,8 +15,6 @@ from diff2 import Budget, InvalidArgument, PrivacyLeakWarning
 from diff2.data.synthetic import ROBUST_MEAN, draw_problem
 from diff2.planning.prediction import outlook
 from diff2.runfile.reader import read_compare_file
-from diff2_experiments.estimate_errors import estimate_errors
-from diff2_experiments.planner_check import planner_check
 
 BUDGET = Budget(epsilon=3.0, delta=1e-5)
 RATE = diff2.GradientDescent(learning_rate=0.1)
@@ -149,7 +149,6 @@ def test_the_table_compares_plan_ledger_and_measurement(file, tmp_path):
 
 def test_the_command_writes_the_table(file, tmp_path):
     import typer
-
     from diff2_experiments.planner_check import check
 
     app = typer.Typer()

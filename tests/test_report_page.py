@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 from importlib import resources
 
 import pytest
-
 from diff2_experiments.findings import summaries
 from diff2_experiments.report_page import dash_array, embedded, page, page_data, write_page
+
 from reproductions import METHODS, all_runs, reproduced
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "col"}

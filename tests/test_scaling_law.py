@@ -8,6 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from diff2_experiments.exponents import Point, fit_exponent
+from diff2_experiments.gradient_norms import measured_rounds
+from diff2_experiments.scaling_law import Experiment, Tuned, read_experiment, scaling_law
+from diff2_experiments.scaling_problems import Problems
+from diff2_experiments.theory import diff2_schedule, dpgd_schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -16,11 +21,6 @@ import diff2
 from diff2 import Budget, InvalidArgument, PrivacyLeakWarning, plan
 from diff2.data.synthetic import PROBLEMS, Bounds, draw_problem, geman_mcclure
 from diff2.models.losses import squared
-from diff2_experiments.exponents import Point, fit_exponent
-from diff2_experiments.gradient_norms import measured_rounds
-from diff2_experiments.scaling_law import Experiment, Tuned, read_experiment, scaling_law
-from diff2_experiments.scaling_problems import Problems
-from diff2_experiments.theory import diff2_schedule, dpgd_schedule
 
 LOSSES = {"robust_mean": geman_mcclure, "sigmoid_regression": squared}
 BUDGET = Budget(epsilon=3.0, delta=1e-5)
@@ -256,7 +256,6 @@ def test_an_experiment_keeps_the_bound_spends_its_budget_and_goes_on_where_it_wa
 
 def test_the_command_writes_tables_and_a_figure(tmp_path):
     import typer
-
     from diff2_experiments.scaling_report import report
 
     file = tmp_path / "small.toml"

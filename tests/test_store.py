@@ -8,11 +8,11 @@ import subprocess
 import sys
 
 import pytest
+from diff2_experiments.store import RunStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diff2 import Diff2Error, InvalidArgument
-from diff2_experiments.store import RunStore
 
 WRITER = """
 import sys

@@ -12,6 +12,11 @@ from pathlib import Path
 
 import joblib
 import pytest
+from diff2_experiments.grids import read_grids
+from diff2_experiments.ladder import Ladder, Watch
+from diff2_experiments.reproduction import least, reproduce
+from diff2_experiments.store import RunStore
+from diff2_experiments.tuning import Place, _joined
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,11 +24,6 @@ import diff2
 from commands import change, write_folder
 from diff2 import Diff2Error, InvalidArgument, PrivacyLeakWarning
 from diff2.runfile.reader import read_tune_file
-from diff2_experiments.grids import read_grids
-from diff2_experiments.ladder import Ladder, Watch
-from diff2_experiments.reproduction import least, reproduce
-from diff2_experiments.store import RunStore
-from diff2_experiments.tuning import Place, _joined
 
 ROOT = Path(__file__).parents[1]
 
