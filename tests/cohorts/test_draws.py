@@ -19,9 +19,7 @@ from probes import engine_of
 COUNTS = (6, 9, 5)
 SINGLE = (1,) * 5
 DRAWN = Population(SINGLE, unit="client", clients_per_round=2, client_order="random")
-PARTS = [
-    [first + row for first, size in ((0, 6), (6, 9), (15, 5)) for row in part_range(size, j, 5)] for j in range(5)
-]
+PARTS = [[first + row for first, size in ((0, 6), (6, 9), (15, 5)) for row in part_range(size, j, 5)] for j in range(5)]
 
 
 def telling_cohort(population, seed=0, source=True):

@@ -83,7 +83,9 @@ def test_the_mean_is_that_of_the_definition(weighting):
 
 @pytest.mark.parametrize("cohort", [LocalCohort, PerClientCohort])
 def test_equal_iterates_give_an_exact_zero_without_sensitivity(cohort):
-    mean = Asked("difference", radius=0.0, distance=0.0, dtype=torch.float32, cohort=cohort)(make_clients(torch.float32))
+    mean = Asked("difference", radius=0.0, distance=0.0, dtype=torch.float32, cohort=cohort)(
+        make_clients(torch.float32)
+    )
     assert mean.release.sensitivity == 0.0
     assert not mean.value.any()
     assert mean.value.dtype == np.float64

@@ -1,6 +1,5 @@
 """Private scaling: how far a record can move the release, how much noise it gets, and what the whole run costs."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -8,40 +7,37 @@ import numpy as np
 import pandas
 import pytest
 import scipy.stats
-from hypothesis import given
+import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diff2 import Budget, InvalidArgument, Ledger, mlp, plan, prepare
-from diff2.algorithms import DPGD, DPSGD, Diff2, DriftDiff2
-from diff2.data import EncodedClients, Encoding, Pending, Scaling, TableSettings, load_clients
+from diff2 import DPGD, Budget, CheckpointError, InvalidArgument, Ledger, Population, mlp, plan, prepare
+from diff2.data import Pending, TableSettings, load_clients
 from diff2.data.moments import SQUARES, radius, standard_of, vector_sum
-from diff2.errors import CheckpointError
-from diff2.privacy import NoiseSource, gdp_mu
-from diff2.questions.population import Population
+from diff2.errors import LedgerError
+from diff2.privacy import Mechanism, NoiseSource, gdp_mu
 from diff2.routines import GradientDescent
-from diff2.runfile.preview import forecast
-from diff2.runfile.reader import read_compare_file, read_run_file
+from diff2.runfile.preview import preview
+from diff2.runfile.reader import read_run_file
 from diff2.runfile.run import load_model, train_run_file
-from diff2.runfile.scaling import FILE, bounded_mean, released, scale_privately
+from diff2.runfile.scaling import PrivateScaling, scaled_encoding
+from diff2.training import directory as directories
+from diff2.training.directory import CHECKPOINT, LEDGER, RunDirectory
 from diff2.training.loop import Training
+from stubs import in_memory_ledger
 
 STEP = GradientDescent(learning_rate=0.1)
-BUDGET = Budget(1.0, 1e-5)
 
 
-def tables_of(*arrays, share=0.02):
-    """Return clients whose inputs are within [-1, 1] and await scaling, all columns."""
-    columns = arrays[0].shape[1]
-    encoding = Encoding({f"x{j}": Scaling() for j in range(columns)}, "y", Scaling(), None)
-    pairs = [(array, np.zeros((len(array), 1))) for array in arrays]
-    names = [str(p) for p in range(len(arrays))]
-    return EncodedClients(pairs, names, encoding, (), pending=Pending(tuple(range(columns)), share))
+def mean_of(clients, population):
+    """Return the mean that would be released, of clients whose inputs are within [-1, 1], all columns."""
+    return PrivateScaling(tuple(range(clients[0].shape[1])), 0.02).mean(clients, population)
 
 
 @pytest.mark.parametrize(("factor", "is_right"), [(1.0, True), (1.01, False)])
 def test_squares_cost_nothing_beside_the_values(factor, is_right):
     """The constant c is the largest for which no pair of values is further apart than the two ends of the range."""
-    a, b = np.meshgrid(np.linspace(-1, 1, 801), np.linspace(-1, 1, 801))
+    a, b = np.meshgrid(np.linspace(-1, 1, 401), np.linspace(-1, 1, 401))
     apart = np.sqrt((a - b) ** 2 + (factor * SQUARES) ** 2 * (a**2 - b**2) ** 2)
     assert (apart.max() <= 2) == is_right
     assert apart[0, -1] == 2
@@ -51,104 +47,64 @@ def test_squares_cost_nothing_beside_the_values(factor, is_right):
 VALUES = st.sampled_from([-1.0, 1.0, 0.0, 1 - (3 - 5**0.5), -1 + (3 - 5**0.5), -1.5, 2.0, 0.3]) | st.floats(-3, 3)
 
 
+@settings(max_examples=60, deadline=None)
 @given(data=st.data(), weighting=st.sampled_from(["clients", "records"]), columns=st.integers(1, 4))
 def test_replacing_a_record_moves_the_mean_by_at_most_the_sensitivity(data, weighting, columns):
     rows = st.lists(st.lists(VALUES, min_size=columns, max_size=columns), min_size=1, max_size=4)
     clients = [np.array(data.draw(rows)) for _ in range(data.draw(st.integers(1, 3)))]
     population = Population(tuple(len(client) for client in clients), weighting)
-    before = bounded_mean(tables_of(*clients), population)
+    before = mean_of(clients, population)
     p = data.draw(st.integers(0, len(clients) - 1))
     clients[p] = clients[p].copy()
     clients[p][0] = data.draw(st.lists(VALUES, min_size=columns, max_size=columns))
-    after = bounded_mean(tables_of(*clients), population)
-    moved = float((after.value - before.value).norm())
-    assert moved <= before.sensitivity * (1 + before.rounding)
-    assert after.sensitivity == before.sensitivity
+    after = mean_of(clients, population)
+    assert np.linalg.norm(after.value - before.value) <= before.release.sensitivity * (1 + before.rounding)
+    assert after.release == before.release
 
 
-@pytest.mark.parametrize("weighting", ["clients", "records"])
-def test_the_sensitivity_is_reached(weighting):
-    clients = [np.full((3, 5), -1.0), np.zeros((8, 5))]
-    population = Population((3, 8), weighting)
-    before = bounded_mean(tables_of(*clients), population)
-    clients[0][0] = 1.0
-    moved = float((bounded_mean(tables_of(*clients), population).value - before.value).norm())
-    assert moved == pytest.approx(before.sensitivity, rel=1e-12)
-    assert before.sensitivity == pytest.approx(2 * math.sqrt(5) * {"clients": 1 / 6, "records": 1 / 11}[weighting])
-
-
-def test_the_sensitivity_of_a_whole_client_is_reached():
-    clients = [np.full((3, 5), -1.0), np.zeros((8, 5))]
-    population = Population((3, 8), unit="client")
-    before = bounded_mean(tables_of(*clients), population)
-    clients[0][:] = 1.0
-    moved = float((bounded_mean(tables_of(*clients), population).value - before.value).norm())
-    assert moved == pytest.approx(before.sensitivity, rel=1e-12)
+@pytest.mark.parametrize(
+    ("options", "rows", "weight"),
+    [
+        ({}, 1, 1 / 6),
+        ({"weighting": "records"}, 1, 1 / 11),
+        ({"unit": "client"}, 3, 1 / 2),
+        ({"unit": "client", "clients_per_round": 1}, 3, 1 / 2),  # before the first round, all take part
+    ],
+)
+def test_the_sensitivity_is_reached(options, rows, weight):
+    clients, population = [np.full((3, 5), -1.0), np.zeros((8, 5))], Population((3, 8), **options)
+    before = mean_of(clients, population)
+    clients[0][:rows] = 1.0
+    moved = np.linalg.norm(mean_of(clients, population).value - before.value)
+    assert moved == pytest.approx(before.release.sensitivity, rel=1e-12)
+    assert before.release.sensitivity == pytest.approx(2 * math.sqrt(5) * weight)
+    assert before.release.clip == radius(5) == math.sqrt(5)
+    assert before.release.label == (0, "scaling", 0)
 
 
 @pytest.mark.parametrize(("factor", "is_right"), [(1.0, True), (0.95, False), (1.05, False)])
 def test_noise_has_the_stated_scale(factor, is_right):
-    generator = np.random.default_rng(0)
-    tables = tables_of(generator.uniform(-1, 1, (30, 15000)), generator.uniform(-1, 1, (20, 15000)))
+    generator, columns = np.random.default_rng(0), 10_000
+    clients = [generator.uniform(-1, 1, (size, columns)) for size in (30, 20)]
     noise_plan = plan(DPGD(10, 1.0, STEP), Budget(1.0, 1e-3), (30, 20), opening_share=0.02)
-    value, entry = released(tables, noise_plan, NoiseSource.from_seed(1))
-    exact = bounded_mean(tables, noise_plan.population)
+    exact = mean_of(clients, noise_plan.population)
+    mechanism = Mechanism(in_memory_ledger(), NoiseSource.from_seed(1))
+    released = mechanism.release(exact, noise_plan.multipliers["scaling"])
     z = math.sqrt(1 / 0.02) / gdp_mu(1.0, 1e-3)
-    assert entry.multiplier == pytest.approx(z, rel=1e-9)
-    scale = z * 2 * math.sqrt(15000) / (2 * 20)  # the smaller of two clients has the heavier records
-    noise = value - exact.value.numpy()
+    assert released.release.multiplier == pytest.approx(z, rel=1e-9)
+    scale = z * 2 * math.sqrt(columns) / (2 * 20)  # the smaller of two clients has the heavier records
+    noise = released.value - exact.value
     assert (scipy.stats.kstest(noise, scipy.stats.norm(scale=scale * factor).cdf).pvalue > 0.01) == is_right
 
 
-ALGORITHMS = {
-    "dpgd": DPGD(50, 1.0, STEP),
-    "diff2": Diff2(50, 10, 1.0, 1.0, STEP),
-    "diff2 auto": Diff2(50, 10, 1.0, 1.0, STEP, budget_split="auto"),
-    "drift": DriftDiff2(50, 10, 1.0, 1.0, STEP),
-    "dpsgd": DPSGD(50, 40, 1.0, STEP),
-}
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("share", [0.02, 0.3])
-def test_the_plan_costs_the_budget_with_the_scaling_in_it(name, share):
-    found = plan(ALGORITHMS[name], BUDGET, [300, 200], opening_share=share)
-    assert 0.9999 * BUDGET.epsilon <= found.epsilon <= BUDGET.epsilon
-    assert (found.releases[0].round, found.releases[0].purpose) == (0, "scaling")
-    assert len(found.releases) == 51
-    spent = found.multipliers["scaling"] ** -2
-    if name != "dpsgd":  # whose other releases are not full ones
-        assert spent / found.mu**2 == pytest.approx(share, rel=1e-6)
-        assert found.allowance == pytest.approx((1 - share) * found.mu**2, rel=1e-6)
-    without = plan(ALGORITHMS[name], BUDGET, [300, 200])
-    for purpose, multiplier in without.multipliers.items():
-        assert found.multipliers[purpose] > multiplier
-
-
-def test_paper_accounting_stays_within_the_budget():
-    found = plan(ALGORITHMS["diff2"], BUDGET, [300, 200], opening_share=0.02, accounting="paper")
-    assert found.epsilon <= BUDGET.epsilon
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "options", "message"),
-    [
-        (DPSGD(5, 4, 1.0, STEP, sampling="poisson"), {}, "priced for replacing a record"),
-        (DPGD(5, 1.0, STEP), {"unit": "owner"}, "owners of several records are not bounded"),
-        (DPGD(5, 1.0, STEP), {"opening_share": 1.0}, "opening_share between 0 and 1"),
-    ],
-)
-def test_plans_that_cannot_be_priced(algorithm, options, message):
-    with pytest.raises(InvalidArgument, match=message):
-        plan(algorithm, Budget(1.0, 1e-3), [30], **{"opening_share": 0.1, **options})
-
-
 def test_without_noise_the_scaling_is_that_of_the_data():
-    generator = np.random.default_rng(0)
-    units = generator.uniform(-1, 0.4, (500, 3))
+    units = np.random.default_rng(0).uniform(-1, 0.4, (500, 3))
     found = standard_of(vector_sum(units) / 500, 0.0)
     np.testing.assert_allclose(found.mean, units.mean(0), rtol=1e-12)
     np.testing.assert_allclose(found.deviation, units.std(0), rtol=1e-9)
+    scaled = PrivateScaling((0, 2), 0.02).apply(vector_sum(units[:, [0, 2]]) / 500, 0.0, torch.from_numpy(units))
+    np.testing.assert_allclose(scaled.std(0, correction=0)[[0, 2]], 1, rtol=1e-9)
+    np.testing.assert_array_equal(scaled[:, 1], units[:, 1])
 
 
 @given(value=st.lists(st.floats(-5, 5), min_size=4, max_size=4), noise=st.floats(0, 10))
@@ -160,12 +116,15 @@ def test_whatever_the_noise_deviations_are_above_zero(value, noise):
 
 
 def test_constant_column_stays_small():
-    tables = tables_of(np.column_stack([np.full(4000, 0.7), np.random.default_rng(0).uniform(-1, 1, 4000)]))
-    noise_plan = plan(DPGD(10, 1.0, STEP), BUDGET, [4000], opening_share=0.02)
-    for seed in range(20):
-        scaled, _ = scale_privately(tables, noise_plan, seed=seed)
-        assert np.abs(scaled.clients[0][0][:, 0]).max() < 1
-        assert scaled.clients[0][0][:, 1].std() == pytest.approx(1, abs=0.2)
+    units = np.column_stack([np.full(4000, 0.7), np.random.default_rng(0).uniform(-1, 1, 4000)])
+    opening = PrivateScaling((0, 1), 0.02)
+    targets = np.zeros((4000, 1))
+    for seed in range(8):
+        model, algorithm, budget = mlp(2, 1).double(), DPGD(10, 1.0, STEP), Budget(1.0, 1e-5)
+        training = prepare(model, "squared", (units, targets), algorithm, budget, opening=opening, seed=seed)
+        scaled = training.cohort.records.inputs
+        assert scaled[:, 0].abs().max() < 1
+        assert scaled[:, 1].std() == pytest.approx(1, abs=0.2)
 
 
 RUN = """
@@ -173,15 +132,17 @@ RUN = """
 files = ["north.csv", "south.csv"]
 target = "visits"
 task = "regression"
-bounds = {{ visits = [0, 10], smoker = [-1, 1] }}
+bounds = { visits = [0, 10], smoker = [-1, 1] }
 holdout = 0.1
 scale = "private"
-scale_bounds = {{ age = [0, 120], income = [0, 200] }}
+scale_bounds = { age = [0, 120], income = [0, 200] }
 [model]
 hidden = [4]
 [algorithm]
-{algorithm}
-rounds = 30
+name = "diff2"
+restart_interval = 3
+clip_smoothness = 1.0
+rounds = 10
 clip_gradient = 1.0
 [routine]
 name = "gradient_descent"
@@ -189,8 +150,10 @@ learning_rate = 0.25
 [privacy]
 epsilon = 2.0
 delta = 1e-4
+[run]
+dtype = "float64"
 """
-DIFF2 = 'name = "diff2"\nrestart_interval = 10\nclip_smoothness = 1.0'
+DIFF2 = 'name = "diff2"\nrestart_interval = 3\nclip_smoothness = 1.0'
 
 
 @pytest.fixture
@@ -201,145 +164,171 @@ def folder(tmp_path):
         smoker = generator.integers(0, 2, 900)
         table = {"age": age, "income": income, "smoker": smoker, "visits": age / 10 + smoker}
         pandas.DataFrame(table).to_csv(tmp_path / f"{name}.csv", index=False)
-    (tmp_path / "run.toml").write_text(RUN.format(algorithm=DIFF2), encoding="utf-8")
+    write(tmp_path)
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        DIFF2,
-        DIFF2 + '\nbudget_split = "auto"',
-        'name = "dpgd"',
-        'name = "drift_diff2"\nrestart_interval = 10\nclip_smoothness = 1.0',
-        'name = "dpsgd"\nbatch_size = 400',
-    ],
-)
+def write(folder, *changes):
+    """Write the run file, with pieces replaced that must be there."""
+    text = RUN
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "run.toml").write_text(text, encoding="utf-8")
+
+
+def train(folder, out="out", **options):
+    return train_run_file(read_run_file(folder / "run.toml"), folder / out, **options)
+
+
+@pytest.mark.parametrize("algorithm", [DIFF2, 'name = "dpgd"', 'name = "dpsgd"\nbatch_size = 400'])
 def test_a_run_with_private_scaling_costs_its_budget(folder, algorithm):
-    (folder / "run.toml").write_text(RUN.format(algorithm=algorithm), encoding="utf-8")
-    run = train_run_file(read_run_file(folder / "run.toml"), folder / "out")
-    ledger = Ledger.read(folder / "out" / "ledger.jsonl")
-    first = ledger.entries[0]
-    assert (first.round, first.purpose, first.mechanism, first.dimension) == (0, "scaling", "gaussian", 4)
-    assert [entry.round for entry in ledger.entries[1:]] == list(range(1, 31))
-    assert ledger.epsilon() <= 2.0
-    assert ledger.epsilon() >= (1.9999 if "auto" not in algorithm else 1.9)
+    write(folder, (DIFF2, algorithm))
+    run = train(folder)
+    ledger = Ledger.read(folder / "out" / LEDGER)
+    first = ledger.releases[0]
+    assert (first.label, first.mechanism, first.dimension) == ((0, "scaling", 0), "gaussian", 4)
+    assert [release.round for release in ledger.releases[1:]] == list(range(1, 11))
+    assert 1.9999 <= ledger.epsilon() <= 2.0
     assert run.document["guarantee"]["private"]
     assert run.document["guarantee"]["leaks"] == ()
-    assert list(run.result.history["round"]) == list(range(1, 31))
+    assert list(run.result.history["round"]) == list(range(1, 11))
 
 
 def test_diff2_plan_counts_the_scaling(folder):
     run = read_run_file(folder / "run.toml")
-    found = forecast([810, 810], run, {}).plan
+    found = preview([810, 810], run, {}).plan
     assert found.multipliers == plan(run.algorithm, run.privacy.budget, [810, 810], opening_share=0.02).multipliers
 
 
 def test_predictions_use_the_scaling_that_was_released(folder):
-    run = read_run_file(folder / "run.toml")
-    train_run_file(run, folder / "out", seed=1)
-    saved = load_model(folder / "out")
-    tables = load_clients(run.data, pending=True)
-    noise_plan = plan(run.algorithm, run.privacy.budget, [810, 810], opening_share=0.02)
-    scaled, opening = scale_privately(tables, noise_plan, seed=1)
-    assert opening.entry == Ledger.read(folder / "out" / "ledger.jsonl").entries[0]
-    assert saved.encoding == scaled.encoding
-    frame = pandas.read_csv(folder / "north.csv")
-    encoded = saved.encoding.encode_inputs(frame)
+    run = train(folder, seed=1)
+    saved, tables = load_model(folder / "out"), load_clients(read_run_file(folder / "run.toml").data, pending=True)
+    value = np.array(directories.load(folder / "out" / CHECKPOINT).opening)
+    assert saved.encoding == scaled_encoding(tables, value, run.result.ledger.releases[0].noise_std)
+    encoded = saved.encoding.encode_inputs(pandas.read_csv(folder / "north.csv"))
+    standard = standard_of(value, run.result.ledger.releases[0].noise_std)
+    inputs = tables.clients[0][0]  # of whom a tenth is held out
+    trained_on = np.column_stack([(inputs[:, :2] - standard.mean) / standard.deviation, inputs[:, 2]])
     rows = {tuple(row) for row in np.round(encoded, 9)}
-    assert {tuple(row) for row in np.round(scaled.clients[0][0], 9)} <= rows
+    assert {tuple(row) for row in np.round(trained_on, 9)} <= rows
     assert set(encoded[:, 2]) == {0.0, 1.0}  # has bounds, so it is not standardised
     np.testing.assert_allclose(encoded[:, :2].std(0), 1, atol=0.6)
 
 
-class Killed(Exception):
+class Killed(BaseException):
     pass
 
 
-def interrupted(monkeypatch, run, out, after, **options):
-    """Run until so many rounds are done, then die as if killed."""
-    step, done = Training.step, []
+def killing(original, after=0):
+    """Return a function that does as the original so many times, and then dies as if killed."""
+    done = []
 
-    def dying(self, state):
+    def dying(*arguments, **options):
         if len(done) >= after:
             raise Killed
-        done.append(state.round)
-        return step(self, state)
+        done.append(True)
+        return original(*arguments, **options)
 
+    return dying
+
+
+# Where a run is killed: (class, method, calls that are still made), and what is then on disk.
+MOMENTS = {
+    "before there is a ledger": ((Ledger, "__init__", 0), [CHECKPOINT]),
+    "before the line": ((Ledger, "record", 0), [CHECKPOINT, LEDGER]),
+    "after the line, before the noise": ((Mechanism, "_noised", 0), [CHECKPOINT, LEDGER]),
+    "after the release, before a checkpoint of it": ((Training, "step", 0), [CHECKPOINT, LEDGER]),
+    "at the first checkpoint of it": ((RunDirectory, "save", 1), [CHECKPOINT, LEDGER]),
+    "after some rounds": ((Training, "step", 7), [CHECKPOINT, LEDGER]),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("seed", [5, None])
+def test_no_value_is_on_disk_before_its_line_and_a_killed_run_releases_it_once(folder, monkeypatch, moment, seed):
+    """Killed anywhere, the run goes on to the bytes of one that was not, with one line for the scaling."""
+    monkeypatch.setattr("diff2.training.loop.CHECKPOINT_SECONDS", -1.0)
+    (owner, name, after), left = MOMENTS[moment]
+    save, order = RunDirectory.save, []
+
+    def watched(self, *arguments, **options):
+        lines = (self.path / LEDGER).read_text().count("scaling") if (self.path / LEDGER).exists() else 0
+        order.append((self.opening is not None, lines))
+        save(self, *arguments, **options)
+
+    monkeypatch.setattr(RunDirectory, "save", watched)
     with monkeypatch.context() as patched:
-        patched.setattr(Training, "step", dying)
+        patched.setattr(owner, name, killing(getattr(owner, name), after))
         with pytest.raises(Killed):
-            train_run_file(run, out, **options)
+            train(folder, seed=seed)
+    out = folder / "out"
+    assert sorted(path.name for path in out.iterdir()) == left
+    kept = directories.load(out / CHECKPOINT).opening
+    assert (kept is not None) == (moment == "after some rounds")
+    resumed = train(folder, seed=seed, resume=True).result
+    assert all(lines == 1 for opened, lines in order if opened)
+    assert {opened for opened, _ in order} == {False, True}
+    assert [release.round for release in Ledger.read(out / LEDGER).releases] == list(range(11))
+    assert kept in (None, directories.load(out / CHECKPOINT).opening)
+    assert resumed.epsilon <= 2.0
+    if seed is not None:
+        whole = train(folder, "whole", seed=seed).result
+        assert torch.equal(resumed.params, whole.params)
+        assert (out / LEDGER).read_bytes() == (folder / "whole" / LEDGER).read_bytes()
 
 
-@pytest.mark.parametrize("after", [0, 7])
-def test_a_killed_run_releases_the_scaling_once(folder, monkeypatch, after):
-    run = read_run_file(folder / "run.toml")
-    interrupted(monkeypatch, run, folder / "out", after)
-    kept = (folder / "out" / FILE).read_text()
-    resumed = train_run_file(run, folder / "out", resume=True)
-    assert (folder / "out" / FILE).read_text() == kept
-    entries = Ledger.read(folder / "out" / "ledger.jsonl").entries
-    assert [entry.purpose for entry in entries].count("scaling") == 1
-    assert resumed.result.epsilon <= 2.0
+def test_a_complete_run_is_found_with_its_scaling(folder):
+    whole, again = train(folder), train(folder, resume=True)
+    assert torch.equal(whole.result.params, again.result.params)
+    assert whole.document["encoding"] == again.document["encoding"]
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes(folder, monkeypatch):
-    run = read_run_file(folder / "run.toml")
-    whole = train_run_file(run, folder / "whole", seed=5)
-    interrupted(monkeypatch, run, folder / "out", 11, seed=5)
-    resumed = train_run_file(run, folder / "out", seed=5, resume=True)
-    assert resumed.result.params.tolist() == whole.result.params.tolist()
-    assert (folder / "out" / "ledger.jsonl").read_text() == (folder / "whole" / "ledger.jsonl").read_text()
+BOUNDS, PRIVATE = "smoker = [-1, 1] }", "age = [0, 120], income = [0, 200] }"
+OTHER = {
+    "other ranges": [("[0, 200]", "[0, 210]")],
+    "another share": [('scale = "private"', 'scale = "private"\nscale_share = 0.03')],
+    "public bounds": [
+        (f'scale = "private"\nscale_bounds = {{ {PRIVATE}\n', ""),
+        (BOUNDS, f"smoker = [-1, 1], {PRIVATE}"),
+    ],
+    "fewer columns": [(PRIVATE, "age = [0, 120] }"), (BOUNDS, "smoker = [-1, 1], income = [0, 200] }")],
+}
 
 
-@pytest.mark.parametrize("lost", [["checkpoint.pt"], ["checkpoint.pt", "ledger.jsonl"]])
-def test_killed_before_the_first_checkpoint(folder, monkeypatch, lost):
-    run = read_run_file(folder / "run.toml")
-    interrupted(monkeypatch, run, folder / "out", 0)
-    for name in lost:
-        (folder / "out" / name).unlink()
-    train_run_file(run, folder / "out", resume=True)
-    entries = Ledger.read(folder / "out" / "ledger.jsonl").entries
-    assert [entry.round for entry in entries] == list(range(31))
+@pytest.mark.parametrize("name", OTHER)
+def test_another_scaling_than_the_one_in_the_ledger_is_refused(folder, monkeypatch, name):
+    with monkeypatch.context() as patched:
+        patched.setattr(Training, "step", killing(Training.step, 3))
+        with pytest.raises(Killed):
+            train(folder)
+    write(folder, *OTHER[name])
+    before = (folder / "out" / LEDGER).read_bytes()
+    with pytest.raises((CheckpointError, LedgerError), match=r"another run|other records|the run was changed"):
+        train(folder, resume=True)
+    assert (folder / "out" / LEDGER).read_bytes() == before
 
 
-def test_another_scaling_than_the_one_in_the_ledger_is_refused(folder, monkeypatch):
-    run = read_run_file(folder / "run.toml")
-    interrupted(monkeypatch, run, folder / "out", 3)
-    (folder / "out" / FILE).unlink()
-    with pytest.raises(CheckpointError, match="belongs to a run on other records"):
-        train_run_file(run, folder / "out", resume=True)
+def test_the_same_noise_is_not_added_to_another_column(folder, monkeypatch):
+    """As many columns, of the same encoded records: only their numbers differ, and the line would be the same."""
+    only = {"age": "age = [0, 120] }", "income": "income = [0, 200] }"}
 
+    def choose(private, public):
+        write(folder, (PRIVATE, only[private]), (BOUNDS, "smoker = [-1, 1], " + only[public]))
 
-def test_scaling_of_another_run_is_refused(folder, monkeypatch):
-    run = read_run_file(folder / "run.toml")
-    interrupted(monkeypatch, run, folder / "out", 3)
-    path = folder / "out" / FILE
-    content = json.loads(path.read_text())
-    content["release"]["multiplier"] *= 2
-    path.write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match="released by a run with other settings"):
-        train_run_file(run, folder / "out", resume=True)
-    path.write_text("{")
-    with pytest.raises(CheckpointError, match="is damaged"):
-        train_run_file(run, folder / "out", resume=True)
-
-
-def test_release_that_was_not_planned_is_refused():
-    tables = tables_of(np.random.default_rng(0).uniform(-1, 1, (50, 3)))
-    noise_plan = plan(DPGD(10, 1.0, STEP), Budget(1.0, 1e-3), [50], opening_share=0.02)
-    scaled, opening = scale_privately(tables, noise_plan, seed=0)
-    for change in ({"multiplier": opening.entry.multiplier * 2}, {"round": 1}, {"purpose": "gradient"}):
-        wrong = opening._replace(entry=opening.entry._replace(**change))
-        with pytest.raises(InvalidArgument, match="is not the one that was planned"):
-            prepare(mlp(3, 1), "squared", scaled.clients, DPGD(10, 1.0, STEP), Budget(1.0, 1e-3), opening=wrong)
+    choose("age", "income")
+    with monkeypatch.context() as patched:
+        patched.setattr(Training, "step", killing(Training.step, 3))
+        with pytest.raises(Killed):
+            train(folder)
+    choose("income", "age")
+    with pytest.raises(CheckpointError, match="another run"):
+        train(folder, resume=True)
 
 
 def test_comparisons_say_that_they_cannot(folder):
-    file = read_compare_file(folder / "run.toml")
     with pytest.raises(InvalidArgument, match="it is for 'diff2 train'; here, give bounds"):
-        load_clients(file.data)
+        load_clients(read_run_file(folder / "run.toml").data)
 
 
 @pytest.mark.parametrize(
@@ -350,7 +339,7 @@ def test_comparisons_say_that_they_cannot(folder):
         ({"scale_bounds": {"age": (1.0, 0.0)}}, "expected scale_bounds of 'age' to be finite, low < high"),
         ({"scale": "data"}, "scale_bounds goes with scale = 'private'"),
         ({"scale_share": 1.5}, "expected scale_share between 0 and 1"),
-        ({"group_column": "owner"}, "not owners of several records"),
+        ({"group_column": "owner"}, "scale='private' protects|not .* several records"),
     ],
 )
 def test_settings_that_make_no_sense(change, message):
@@ -377,4 +366,3 @@ def test_one_range_for_all_columns(folder):
     tables = load_clients(settings, pending=True)
     assert tables.pending == Pending((0, 1), 0.02)
     assert np.abs(tables.clients[0][0][:, :2]).max() == 1  # clipped to [-50, 50]
-    assert radius(2) == math.sqrt(2)
