@@ -1,10 +1,8 @@
-"""Builders that several tests share: ledgers, a table of models, and the plainest possible clipped sums."""
+"""Builders that several tests share: a table of models, and the plainest possible clipped sums."""
 
 from __future__ import annotations
 
 import copy
-import math
-import warnings
 from typing import NamedTuple
 
 import pytest
@@ -12,31 +10,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-import diff2
 from diff2.gradients import ColumnsEngine, GhostEngine, LoopEngine, Records, VmapEngine
 from diff2.models.losses import cross_entropy, squared
-from diff2.privacy import BoundedMean, Ledger, Mechanism, NoiseSource
-from diff2.questions.population import ALL
-from diff2.training.loop import Training
-
-DELTA = 1e-5
-
-
-def ledger_header(*, delta=DELTA, seeded=False, **fields):
-    """Return what a run writes into the first line of its ledger."""
-    return {
-        "adjacency": "replace-one",
-        "unit": "record",
-        "client_sizes": [30, 70],
-        "budget": {"epsilon": 3.0, "delta": delta},
-        "algorithm": {"name": "diff2"},
-        "seeded": seeded,
-        **fields,
-    }
-
-
-def in_memory_ledger(**fields):
-    return Ledger(ledger_header(**fields))
 
 
 class Case(NamedTuple):
@@ -269,74 +244,3 @@ def clipped_sum(rows, weights, radius):
 
 def relative_error(value, expected):
     return float((value.double() - expected.double()).norm() / expected.double().norm())
-
-
-class StubCohort:
-    """A cohort without any record: the gradient of a quadratic, clipped, with the exposure the population states."""
-
-    def __init__(self, population, curvature=1.0):
-        self.population = population
-        self.curvature = curvature
-        self.asked = []
-
-    def clipped_gradient(self, params, radius, *, round, batch=ALL, step=0, remember=False):
-        self.asked.append(("gradient", round, batch, step))
-        return self._mean(self.curvature * params.double(), radius, round, batch)
-
-    def clipped_difference(self, params, previous, radius, *, round, batch=ALL, step=0, inner=float("inf")):
-        self.asked.append(("difference", round, batch, step))
-        return self._mean(self.curvature * (params.double() - previous.double()), radius, round, batch)
-
-    def _mean(self, vector, radius, round, batch):
-        length = float(vector.norm())
-        value = vector * min(1.0, radius / length) if length > 0 else vector
-        exposure = self.population.exposure(round, batch)
-        return BoundedMean(
-            value,
-            exposure.sensitivity * radius,
-            radius,
-            adjacency=self.population.adjacency,
-            sampling=exposure.sampling,
-            rate=exposure.rate,
-            members=exposure.members,
-        )
-
-
-def quiet_plan(algorithm, budget, sizes, **options):
-    """Plan without the warning that delta is large for so few records."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", diff2.WeakDeltaWarning)
-        return diff2.plan(algorithm, budget, sizes, **options)
-
-
-class StubRun(NamedTuple):
-    states: list
-    ledger: Ledger
-    asked: list  # questions to the cohort
-
-
-def stub_run(plan, *, dimension=3, curvature=1.0, seed=1, start=1.0):
-    """Run on a stub: nothing but the estimator, the routine and the mechanism."""
-    adaptive = plan.algorithm.adaptive and plan.budget.private
-    budget = {"epsilon": plan.budget.epsilon, "delta": plan.budget.delta}
-    header = ledger_header(adjacency=plan.population.adjacency, budget=budget)
-    if adaptive:
-        header["filter_mu"] = plan.mu
-    training = Training(
-        plan=plan,
-        cohort=StubCohort(plan.population, curvature),
-        mechanism=Mechanism(Ledger(header), NoiseSource.from_seed(seed), limit=plan.mu**2 if adaptive else math.inf),
-        engine=None,
-        start=torch.full((dimension,), start, dtype=torch.float64),
-        output_round=plan.algorithm.rounds,
-        output_step=0,
-        metrics=None,
-        directory=None,
-        settings={},
-        records_tag=b"",
-        resumed=None,
-    )
-    states = [training.init()]
-    for _ in range(plan.algorithm.rounds):
-        states.append(training.step(states[-1])[0])
-    return StubRun(states, training.mechanism.ledger, training.cohort.asked)
