@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from diff2.figures import OTHERS, STYLES, Band, Panel, apart, choose_styles, draw_grid, draw_panels, focus
+from diff2_experiments.figures import OTHERS, STYLES, Band, Panel, apart, choose_styles, draw_grid, draw_panels, focus
 
 ASTRAY = (math.nan, math.inf, 1e300, 0.0)
 

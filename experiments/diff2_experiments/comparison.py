@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from diff2._validate import at_least
 from diff2.data import EncodedClients
-from diff2.figures import require_matplotlib
 from diff2.privacy import Budget
 
+from .figures import require_matplotlib
 from .files import CompareFile, Setup, load_public
 from .methods import Method, choose_methods
 from .store import Run, RunStore

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from diff2.cli.console import show_facts, show_line, show_rows
-from diff2.figures import Band, Panel, draw_panels
 
 from .comparison import Comparison
+from .figures import Band, Panel, draw_panels
 from .formatting import counted, markdown_line, spread, spread_text, write_csv
 from .store import Run
 

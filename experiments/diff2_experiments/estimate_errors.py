@@ -21,9 +21,8 @@ import torch
 from diff2._types import Vector
 from diff2.cohorts.pooled import LocalCohort
 from diff2.errors import InvalidArgument
-from diff2.privacy import BoundedMean, Release, ReleaseEntry
-from diff2.questions.population import Population
-from diff2.questions.round import Round
+from diff2.privacy import BoundedMean, Release, Released
+from diff2.questions import Population, Question, Round
 from diff2.routines import GradientDescent
 from diff2.training.loop import Training
 
@@ -52,12 +51,8 @@ class _Watched:
     def population(self) -> Population:
         return self.cohort.population
 
-    def clipped_gradient(self, *args: Any, **options: Any) -> BoundedMean:
-        self.answers.append(self.cohort.clipped_gradient(*args, **options))
-        return self.answers[-1]
-
-    def clipped_difference(self, *args: Any, **options: Any) -> BoundedMean:
-        self.answers.append(self.cohort.clipped_difference(*args, **options))
+    def answer(self, question: Question) -> BoundedMean:
+        self.answers.append(self.cohort.answer(question))
         return self.answers[-1]
 
 
@@ -67,17 +62,16 @@ class _Replayed:
 
     population: Population
     answers: list[BoundedMean]
-    entries: list[ReleaseEntry]
+    releases: list[Release]
 
-    def clipped_gradient(self, *args: Any, **options: Any) -> BoundedMean:
+    def answer(self, question: Question) -> BoundedMean:
         return self.answers.pop(0)
 
-    def clipped_difference(self, *args: Any, **options: Any) -> BoundedMean:
-        return self.answers.pop(0)
-
-    def gaussian(self, mean: BoundedMean, multiplier: float, **place: Any) -> Release:
-        entry = self.entries.pop(0)
-        return Release(mean.value, entry, entry.noise_std**2)
+    def release(self, mean: BoundedMean, multiplier: float) -> Released:
+        if mean.value is None:
+            raise ValueError("the value is not here")
+        release = self.releases.pop(0)
+        return Released(mean.value, release, release.noise_std**2)
 
 
 class Found(NamedTuple):
@@ -106,13 +100,13 @@ def estimate_errors(training: Training, *, measured: int = 500, seed: int = 0) -
     state, steps, squares = training.init(), list[float](), dict[int, Sequence[float]]()
     silent = algorithm.init(training.start, cohort.population)
     for r in range(1, algorithm.rounds + 1):
-        before, released = state.params, len(training.mechanism.ledger.entries)
+        before, ledger = state.params, training.mechanism.ledger
+        released = len(ledger)
         watched.answers.clear()
         state, info = training.step(state)
-        replayed = _Replayed(
-            cohort.population, list(watched.answers), list(training.mechanism.ledger.entries[released:])
-        )  # fmt: skip
-        round = Round(r, algorithm.rounds, before, replayed, replayed, training.plan.multipliers, math.inf)  # type: ignore[arg-type]
+        replayed: Any = _Replayed(cohort.population, list(watched.answers), ledger.releases[released:])
+        questions = tuple(algorithm.questions(r, cohort.population))
+        round = Round(r, algorithm.rounds, before, replayed, replayed, training.plan.multipliers, questions)
         quiet, silent = algorithm.estimate(silent, round)
         steps.append(info.step_norm**2)
         if r - 1 in weights:

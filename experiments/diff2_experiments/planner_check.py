@@ -30,8 +30,9 @@ from diff2.cli.console import command, counting_bar, ending, show_rows
 from diff2.data import EncodedClients
 from diff2.errors import InvalidArgument, WeakDeltaWarning
 from diff2.planning.plan import plan
-from diff2.planning.prediction import outlook
+from diff2.planning.prediction import predict_noise
 from diff2.runfile.preview import predictable
+from diff2.runfile.reader import protection_of
 
 from .estimate_errors import Errors, estimate_errors
 from .files import CompareFile, find_file, load_public, read_compare_file
@@ -89,14 +90,15 @@ def planned_error(file: CompareFile, algorithm: Algorithm, sizes: Sequence[int],
         algorithm = Diff2(algorithm.rounds, 1, algorithm.clip_gradient, 1.0, algorithm.routine)  # the same
     if not isinstance(algorithm, Diff2):
         return None
-    settings: dict[str, Any] = {"weighting": file.run.weighting, "accounting": file.privacy.accounting}
+    protection = protection_of(file.privacy, file.run, grouped=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeakDeltaWarning)
-        if not predictable(algorithm, plan(algorithm, file.privacy.budget, sizes, **settings)):
+        if not predictable(algorithm, plan(algorithm, file.privacy.budget, sizes, protection)):
             return None
-        return outlook(
-            algorithm, file.privacy.budget, sizes, step_length=length, dimension=d, **settings
-        ).given.error  # fmt: skip
+        predicted = predict_noise(
+            algorithm, file.privacy.budget, sizes, protection, step_length=length, dimension=d
+        )  # fmt: skip
+        return predicted.given.error
 
 
 def _row(file: CompareFile, method: Method, tables: EncodedClients, part: str, runs: Sequence[Run]) -> Row:

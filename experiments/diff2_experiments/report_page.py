@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from diff2._version import __version__
-from diff2.figures import choose_styles
 
+from .figures import choose_styles
 from .findings import Condition, Metric, Row, conditions, distinct, metrics_of, notes, rows_at
 from .formatting import spread_text
 from .landscape import landscapes

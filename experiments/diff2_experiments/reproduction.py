@@ -15,10 +15,10 @@ from pathlib import Path
 from diff2._validate import at_least, one_of
 from diff2.data.catalogue import CATALOGUE
 from diff2.errors import Diff2Error
-from diff2.figures import require_matplotlib
 from diff2.privacy.calibration import ACCOUNTINGS
 
 from .comparison import budgets_of
+from .figures import require_matplotlib
 from .files import TuneFile, load_public
 from .grids import FULL, GRIDS, Grid, read_grids
 from .reproduced import Reproduced, Tuned

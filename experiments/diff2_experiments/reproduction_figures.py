@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from diff2.figures import Band, Panel, draw_grid
-
+from .figures import Band, Panel, draw_grid
 from .findings import ADVOCATED, Metric, Row, conditions, metrics_of, rows_at, tuned_at
 from .formatting import counted
 from .reproduced import Reproduced, Tuned

@@ -27,15 +27,16 @@ from diff2.algorithms import DPGD
 from diff2.errors import InvalidArgument, PrivacyLeakWarning, WeakDeltaWarning, leak
 from diff2.planning.plan import plan
 from diff2.privacy import Budget
+from diff2.questions import GRADIENT
 from diff2.routines import GradientDescent
 from diff2.runfile.fields import from_table
 from diff2.runfile.reader import read_toml
 from diff2.training.build import prepare
-from diff2_experiments.synthetic import Bounds
 
 from .gradient_norms import GradientNorms
 from .scaling_problems import Problems
 from .store import RunStore
+from .synthetic import Bounds
 from .theory import Schedule, diff2_schedule, dpgd_schedule
 from .trials import Report, unreported
 
@@ -203,7 +204,8 @@ def _mu(experiment: Experiment, task: Task) -> float:
     sizes = [task.records // experiment.clients] * experiment.clients
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeakDeltaWarning)
-        return plan(single, Budget(task.epsilon, experiment.delta), sizes, accounting=experiment.accounting).mu
+        found = plan(single, Budget(task.epsilon, experiment.delta), sizes, accounting=experiment.accounting)
+        return 1 / found.multipliers[GRADIENT]
 
 
 def _schedule(bounds: Bounds, dimension: int, mu: float, task: Task) -> Schedule:

@@ -20,7 +20,8 @@ from diff2._validate import one_of
 from diff2.data.datasets import load_dataset
 from diff2.errors import InvalidArgument
 from diff2.models.mlp import mlp
-from diff2_experiments.synthetic import PROBLEMS, Bounds, Problem, draw_problem
+
+from .synthetic import PROBLEMS, Bounds, Problem, draw_problem
 
 NETWORK, SOFTMAX = "covertype", "covertype_softmax"
 NAMES = (*PROBLEMS, SOFTMAX, NETWORK)

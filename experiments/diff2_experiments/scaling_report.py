@@ -10,9 +10,9 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from diff2.cli.console import command, counting_bar, ending, show_line, show_rows
-from diff2.figures import STYLES, new_figure, save_figure
 
 from .exponents import Fit, Point, fit_exponent
+from .figures import STYLES, new_figure, save_figure
 from .files import find_file
 from .formatting import write_csv
 from .scaling_law import METHODS, Experiment, Row, read_experiment, scaling_law

@@ -29,7 +29,8 @@ from typing import NamedTuple
 from diff2._validate import at_least, positive
 from diff2.algorithms import DPGD, Algorithm, Diff2
 from diff2.routines import GradientDescent
-from diff2_experiments.synthetic import Bounds
+
+from .synthetic import Bounds
 
 DPGD_EXPONENT = -1.0  # of the mean squared gradient norm, against N epsilon
 DIFF2_EXPONENT = -4 / 3

@@ -28,6 +28,7 @@ from diff2.errors import GradientFallbackWarning, InvalidArgument, PrivacyLeakWa
 from diff2.models.mlp import mlp
 from diff2.planning.plan import plan
 from diff2.privacy import Budget
+from diff2.runfile.reader import protection_of
 from diff2.training.build import prepare
 from diff2.training.loop import RoundInfo, Training, TrainState
 
@@ -95,17 +96,15 @@ def check_plans(setup: Setup, tables: EncodedClients, trials: Sequence[Trial]) -
     """Find out before anything runs whether each algorithm can keep its budget on these clients."""
     run, privacy = setup.run, setup.privacy
     if tables.groups is not None and privacy.unit == "client":
-        raise InvalidArgument("group_column protects owners, unit = 'client' whole clients; leave one of them out")
+        raise InvalidArgument(
+            "group_column protects groups of records, unit = 'client' whole clients; leave one of them out"
+        )
     for algorithm, epsilon in {repr(trial[:2]): trial[:2] for trial in trials}.values():
         plan(
             algorithm,
             Budget(epsilon, privacy.delta),
             [len(inputs) for inputs, _ in tables.clients],
-            weighting=run.weighting,
-            accounting=privacy.accounting,
-            unit=privacy.unit if tables.groups is None else "owner",
-            clients_per_round=run.clients_per_round,
-            client_order=run.client_order,
+            protection_of(privacy, run, grouped=tables.groups is not None),
         )
 
 
@@ -181,12 +180,8 @@ def prepare_trial(setup: Setup, tables: EncodedClients, trial: Trial) -> Trainin
             Budget(trial.epsilon, privacy.delta),
             seed=trial.seed,
             output=run.output,
-            weighting=run.weighting,
-            accounting=privacy.accounting,
-            unit=privacy.unit,
+            protection=protection_of(privacy, run, grouped=tables.groups is not None),
             groups=tables.groups,
-            clients_per_round=run.clients_per_round,
-            client_order=run.client_order,
             dtype=getattr(torch, run.dtype),
             metrics_every=trial.every,
             holdout=tables.holdout,

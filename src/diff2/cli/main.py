@@ -170,8 +170,8 @@ def account(
             show_account(ledger, path, at)
         if ledger.epsilon() > budget.epsilon:
             raise BudgetExceeded(
-                f"{path} holds releases worth epsilon={epsilon_text(ledger.epsilon())} at delta={budget.delta:g}, more than "
-                f"its budget of {budget.epsilon:g}"
+                f"{path} holds releases worth epsilon={epsilon_text(ledger.epsilon())} at delta={budget.delta:g}, more "
+                f"than its budget of {budget.epsilon:g}"
             )
 
 
@@ -196,7 +196,7 @@ def demo(
 ) -> None:
     """Train with and without privacy on built-in data: doctor visits at six sites of the RAND experiment."""
     with ending():
-        from .demo import run_demo
+        from diff2_experiments.demo import run_demo
 
         report = run_demo(out, epsilon=epsilon, delta=delta, seed=seed, progress=False if quiet or as_json else None)
         if as_json:

@@ -11,13 +11,14 @@ from .._numbers import epsilon_text
 from .console import show_facts, show_guarantee, show_line, show_rows
 
 if TYPE_CHECKING:
+    from diff2_experiments.demo import DemoReport
+
     from ..planning.plan import Plan
     from ..planning.prediction import Choice, NoisePrediction
     from ..privacy import Budget, Ledger, Release
     from ..questions.population import Population
     from ..runfile.preview import AlikeReleases, Preview
     from ..runfile.run import FinishedRun
-    from .demo import DemoReport
 
 
 PROTECTED = {

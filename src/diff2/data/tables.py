@@ -40,8 +40,7 @@ class TableSettings:
         file: one file for all clients; ``client_column`` then names the column that tells them apart, or ``clients``
             says to how many its records are dealt in turn (without both, all records are one client's).
         partition: another way to deal the records of one file to clients, see ``partition.py``.
-        group_column: names the group of a record inside a client (say, a person); the records of one group are protected
-            together.
+        group_column: names the group of a record inside a client (say, a person); its records are protected together.
         columns: the inputs, in order; by default all columns but target, client and group column and ``drop``.
         drop: columns to leave out.
         bounds: public range [low, high] of a column.

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .errors import Diff2Error
+from diff2.errors import Diff2Error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,18 +22,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..algorithms import DPGD, GD, Algorithm, Diff2
-from ..data.randhie import Pair, RandHie, load
-from ..errors import InvalidArgument, PrivacyLeakWarning
-from ..figures import Curve, draw_curves, require_matplotlib
-from ..models.mlp import mlp
-from ..privacy import Budget
-from ..privacy.accounting import epsilon_of
-from ..routines import GradientDescent
-from ..training.build import train
-from ..training.directory import LEDGER
-from ..training.loop import RoundInfo, TrainState
-from ..training.result import TrainResult
+from diff2.algorithms import DPGD, GD, Algorithm, Diff2
+from diff2.data.randhie import Pair, RandHie, load
+from diff2.errors import InvalidArgument, PrivacyLeakWarning
+from diff2.models.mlp import mlp
+from diff2.privacy import Budget
+from diff2.privacy.accounting import epsilon_of
+from diff2.routines import GradientDescent
+from diff2.training.build import train
+from diff2.training.directory import LEDGER
+from diff2.training.loop import RoundInfo, TrainState
+from diff2.training.result import TrainResult
+
+from .figures import Curve, draw_curves, require_matplotlib
 
 HIDDEN, ACTIVATION, START_SEED = (5,), "tanh", 0  # a starting point holds nothing private, so it may be fixed
 METHODS: dict[str, Algorithm] = {
