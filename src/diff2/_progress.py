@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 from ._numbers import epsilon_text
-from .privacy import Ledger
 
 
 class Reporter(Protocol):
     """Is called after each round."""
 
-    def __call__(self, round: int, ledger: Ledger) -> None: ...
+    def __call__(self, round: int, epsilon: Callable[[], float]) -> None: ...
 
 
 @contextmanager
@@ -24,7 +23,7 @@ def progress_bar(rounds: int, *, start: int, show: bool | None, label: str = "tr
     if show is None:
         show = sys.stderr.isatty()
     if not show:
-        yield lambda round, ledger: None
+        yield lambda round, epsilon: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -40,11 +39,11 @@ def progress_bar(rounds: int, *, start: int, show: bool | None, label: str = "tr
         task = bar.add_task(label, total=rounds, completed=start, epsilon="-")
         last, pause = 0.0, 0.2
 
-        def report(round: int, ledger: Ledger) -> None:
+        def report(round: int, epsilon: Callable[[], float]) -> None:
             nonlocal last, pause
             now = time.monotonic()
             if now - last > pause or round == rounds:  # pricing the ledger takes longer than a small round
-                bar.update(task, completed=round, epsilon=epsilon_text(ledger.epsilon()))
+                bar.update(task, completed=round, epsilon=epsilon_text(epsilon()))
                 last = time.monotonic()
                 pause = max(0.2, 20 * (last - now))
 

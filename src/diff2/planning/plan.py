@@ -17,10 +17,12 @@ from functools import cached_property
 from typing import Any
 
 from ..algorithms import Algorithm
+from ..algorithms.base import check_algorithm
 from ..errors import InvalidArgument, WeakDeltaWarning
 from ..privacy import Budget, Release, calibrate, total_epsilon
-from ..privacy.release import REPLACE_ONE
+from ..privacy.release import FULL, REPLACE_ONE
 from ..questions import DIFFERENCE, GRADIENT, LOCAL, SCALING, Population, Protection, Question
+from ..routines.base import check_routine
 
 LOCAL_SHARE = 1 / 3  # of the budget, for a routine that makes releases of its own
 
@@ -97,6 +99,8 @@ def plan(
         raise InvalidArgument(
             f"expected algorithm to be a diff2.Algorithm such as diff2.Diff2(...), got {type(algorithm).__name__}"
         )
+    check_algorithm(type(algorithm))
+    check_routine(type(algorithm.routine))
     population = protection.population(client_sizes, algorithm.adjacency)
     algorithm.check(population, budget.private)
     algorithm.routine.check(population, budget.private)
@@ -172,6 +176,12 @@ def _planned(algorithm: Algorithm, population: Population, opening_share: float 
                     f"{algorithm.name}: two questions of round {r} with purpose {question.purpose!r} and step "
                     f"{question.step} are about different records; give each its own step"
                 )
+        drawn = [release.step for release in known.values() if release.sampling != FULL]
+        if len(set(drawn)) < len(drawn):
+            raise InvalidArgument(
+                f"{algorithm.name}: two releases of round {r} with the same step are about one draw of records, and would "
+                "be priced as about two; give each its own step"
+            )
         if not known:
             raise InvalidArgument(
                 f"{algorithm.name}: questions() declares nothing for round {r}; every round asks once"

@@ -169,6 +169,7 @@ def prepare(
             "inputs": [list(client.inputs.shape) for client in people],
             "targets": [list(client.targets.shape) for client in people],
             "by_client": compute.by_client,
+            "opening": opening,
             **same_bytes(engine, output),
         },
         seed=seed,
@@ -239,10 +240,19 @@ def same_bytes(engine: Engine, output: str) -> dict[str, Any]:
     """Return what must be the same for a resumed run to give the bytes of one that was never interrupted."""
     return {
         "output": output,
-        "start": hashlib.sha256(engine.flat.vector.cpu().numpy().tobytes()).hexdigest(),
+        "start": _start_digest(engine.flat.module),
         "dtype": str(engine.flat.dtype),
         "chunk_rows": engine.chunk_rows,
     }
+
+
+def _start_digest(module: nn.Module) -> str:
+    """Return a hash of all that the model starts from: parameters, trained or not, and buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def check_output(output: str, algorithm: Algorithm) -> None:

@@ -125,7 +125,7 @@ class Training:
                 while state.round < rounds:
                     state, info = self.step(state)
                     history.append(_row(info))
-                    report(state.round, ledger)
+                    report(state.round, ledger.epsilon)
                     if True in [callback(state, info) for callback in callbacks]:
                         break
                     if time.monotonic() - saved > CHECKPOINT_SECONDS:
