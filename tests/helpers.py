@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import NamedTuple
 
 import pytest
@@ -10,8 +11,11 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from diff2.gradients import ColumnsEngine, GhostEngine, LoopEngine, Records, VmapEngine
+from diff2.gradients import FlatModule, Records, Rule, Shapes, joined, register_rule
+from diff2.gradients.choose import ENGINES
+from diff2.gradients.network import Network
 from diff2.models.losses import cross_entropy, squared
+from diff2.questions import Question
 
 
 class Case(NamedTuple):
@@ -25,6 +29,18 @@ class Case(NamedTuple):
     @property
     def records(self):
         return Records.of(self.inputs, self.targets)
+
+    @property
+    def shapes(self):
+        return Shapes.of(self.inputs, self.targets)
+
+    def part(self, rows):
+        """Return the case with these records only."""
+        return self._replace(inputs=self.inputs[rows], targets=self.targets[rows])
+
+    def one_by_one(self):
+        """Yield the records, each alone."""
+        yield from self.records.chunks(1)
 
     def weighted(self, seed=1):
         """Return the records with weights between 0 and 1."""
@@ -58,6 +74,35 @@ class MeanOfWords(nn.Module):
 
     def forward(self, tokens):
         return self.head(torch.tanh(self.words(tokens)).mean(1))
+
+
+class Scale(nn.Module):
+    """A layer of one's own: a factor and a shift per feature."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.factor, self.shift = nn.Parameter(torch.linspace(0.5, 2, width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x):
+        return x * self.factor + self.shift
+
+
+class ScaleRule(Rule):
+    """Its rule, as somebody else would write it."""
+
+    def gradient(self, feature):
+        return self._terms(feature.a * feature.g, feature.g)
+
+    def difference(self, feature, previous):
+        da, dg = feature.a - previous.a, feature.g - previous.g
+        return self._terms(da * feature.g + previous.a * dg, dg)
+
+    def _terms(self, factor, shift):
+        values = {"factor": factor, "shift": shift}
+        return joined(*(self.explicit(values[name], part) for name, part in self.parts.items()))
+
+
+register_rule(Scale, ScaleRule)
 
 
 def frozen(model, *names):
@@ -128,6 +173,11 @@ MODELS = {
         nn.Sequential(nn.Linear(3, 4), nn.LayerNorm((5, 4)), nn.Flatten(), nn.Linear(20, 2)),
         (5, 3),
     ),
+    "a registered layer": lambda: (nn.Sequential(nn.Linear(5, 6), nn.Tanh(), Scale(6), nn.Linear(6, 2)), (5,)),
+    "a registered layer, positions": lambda: (
+        nn.Sequential(Scale(5), nn.Tanh(), nn.Flatten(), nn.Linear(15, 2)),
+        (3, 5),
+    ),
     "frozen layer": lambda: (
         frozen(nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 4), nn.Linear(4, 2)), "2.weight", "2.bias"),
         (5,),
@@ -173,40 +223,55 @@ def paper_network(inputs=8, dtype=torch.float64, seed=0):
         return nn.Sequential(nn.Linear(inputs, 10), nn.Softplus(), nn.Linear(10, 1)).to(dtype)
 
 
+def paper_case(count=64, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(count, 8, generator=generator, dtype=torch.float64).to(dtype)
+    return Case(paper_network(dtype=dtype, seed=seed), inputs, torch.randn(count, 1, generator=generator).to(dtype))
+
+
+def make_engine(name, model, loss, records, **options):
+    """Return the engine of this name, whether or not it would be chosen."""
+    example = [Records(*(part[:3] for part in records))] if name == "ghost" else []
+    return ENGINES[name](model, loss, *example, **options)
+
+
+def kinds_for(case):
+    """Return the names of the engines that can run a case, the slow ones last."""
+    flat = FlatModule(case.model)
+    return [
+        name
+        for name, kind in ENGINES.items()
+        if kind.unsuited(flat, case.loss) is None and (case.inputs.dim() == 2 or name not in ("columns", "compiled"))
+    ]
+
+
 def engines(case, **options):
-    """Return the engines for a case: ghost, vmap, loop and, for a fully connected network, columns."""
-    found = (
-        GhostEngine(case.model, case.loss, Records(*(part[:3] for part in case.records)), **options),
-        VmapEngine(case.model, case.loss, **options),
-        LoopEngine(case.model, case.loss, **options),
-    )
-    return (*found, ColumnsEngine(case.model, case.loss, **options)) if columns_fit(case) else found
-
-
-def columns_fit(case):
-    return ColumnsEngine.fits(case.model) and case.inputs.dim() == 2
-
-
-def fast_engine(kind, model, loss, records, **options):
-    """Return the ghost engine, or the one with records as columns."""
-    if kind == "columns":
-        return ColumnsEngine(model, loss, **options)
-    return GhostEngine(model, loss, records, **options)
+    """Return every engine that can run a case."""
+    return [make_engine(name, case.model, case.loss, case.records, **options) for name in kinds_for(case)]
 
 
 def with_fast_engines(*names):
-    """Parametrise over models of the table and the fast engines that can run them."""
-    pairs = [(name, "ghost") for name in names]
-    with torch.random.fork_rng():
-        built = {name: MODELS[name]() for name in names if name != "paper"}
-    flat = {name for name, (_, shape) in built.items() if isinstance(shape, tuple) and len(shape) == 1}
-    pairs += [
-        (name, "columns") for name in names if name == "paper" or (name in flat and ColumnsEngine.fits(built[name][0]))
-    ]
+    """Parametrise over models of the table and the fast engines that can run them in double precision."""
+    pairs = []
+    for name in names:
+        with torch.random.fork_rng():
+            model, shape = (paper_network(), (8,)) if name == "paper" else MODELS[name]()
+        plain = isinstance(shape, tuple) and len(shape) == 1 and Network.unsuited(model) is None
+        pairs += [(name, kind) for kind in FAST if kind == "ghost" or plain]
     return pytest.mark.parametrize(("name", "kind"), pairs, ids=[f"{name}, {kind}" for name, kind in pairs])
 
 
 FAST = ("ghost", "columns")
+
+
+def gradient(engine, params, records, radius=math.inf, *, remember=False, **options):
+    """Ask an engine for the sum of clipped gradients."""
+    return engine.clipped_sum(Question.gradient(radius).at(1, params, remember=remember), records, **options)
+
+
+def difference(engine, params, previous, records, radius=math.inf, **options):
+    """Ask an engine for the sum of clipped differences."""
+    return engine.clipped_sum(Question.difference(radius).at(2, params, previous), records, **options)
 
 
 def start_of(model):

@@ -131,7 +131,7 @@ def gives_the_same_bytes_at_sites(algorithm: Algorithm, **settings: Any) -> None
 
     clients, options = made_up_clients(), dict(settings)
     groups, unit = options.pop("groups", None), options.pop("unit", "record")
-    here = _prepared(algorithm, clients, by_client=True, **settings).run(progress=False)
+    here = _prepared(algorithm, clients, by_client=True, engine="portable", **settings).run(progress=False)
     agreement = Agreement(
         algorithm,
         ModelSettings(hidden=(4,), seed=SEED),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._types import Vector
-from ..gradients import ColumnsEngine, Engine, Evaluation, FeatureCache, Masks, Records, rounding_allowance
+from ..gradients import Engine, Evaluation, FeatureCache, Masks, Records, rounding_allowance
 from ..privacy import BoundedMean, NoiseSource
 from ..questions import ALL, Population, Question
 from .bounds import bounded, client_rounding, zero_mean
@@ -91,10 +91,8 @@ class LocalCohort:
 
     def evaluate(self, params: Vector) -> Evaluation | None:
         """Return exact losses, hits and mean gradient, where the engine has them from one pass. **Leaks**."""
-        if not isinstance(self._engine, ColumnsEngine):
-            return None
         found = self._engine.evaluate(params, self.records, cache=self._whole[0].cache)
-        return found._replace(gradient=found.gradient * self._heaviest)
+        return None if found is None else found._replace(gradient=found.gradient * self._heaviest)
 
     def _parts(self, question: Question) -> tuple[list[_Part], float]:
         """Return the records a question is about, and the weight of the heaviest of them."""

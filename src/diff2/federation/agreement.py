@@ -19,14 +19,14 @@ from .._files import plain
 from ..algorithms import ALGORITHMS, Algorithm
 from ..data import Encoding
 from ..errors import InvalidArgument
-from ..gradients import Engine, build_engine
+from ..gradients import Engine, Shapes, build_engine
 from ..models.losses import resolve_loss
 from ..models.mlp import mlp
 from ..planning import Plan, plan
 from ..privacy.trust import Trust
 from ..questions import Protection
 from ..runfile.fields import convert, from_table
-from ..runfile.reader import ModelSettings, PrivacySettings, RunSettings, named, protection_of
+from ..runfile.reader import ModelSettings, PrivacySettings, RunSettings, named, portable, protection_of
 
 FORMAT = 2
 SERVER = Trust()
@@ -73,15 +73,16 @@ class Agreement:
     def build_engine(self) -> tuple[Engine, bool]:
         """Return the engine, the same at every site, and whether the model draws random numbers."""
         _, loss = resolve_loss(self.encoding.loss)
-        generator = torch.Generator().manual_seed(0)
-        inputs = torch.randn(6, len(self.encoding.inputs), generator=generator, dtype=torch.float64).to(self.dtype)
-        if self.encoding.classes is None:
-            targets = torch.randn(6, 1, generator=generator, dtype=torch.float64).to(self.dtype)
-        else:
-            targets = torch.arange(6) % len(self.encoding.classes)
-        example = [part.unsqueeze(1) if self.grouped else part for part in (inputs, targets)]
+        classes = self.encoding.classes is not None
+        targets: tuple[tuple[int, ...], torch.dtype] = ((), torch.int64) if classes else ((1,), self.dtype)
         return build_engine(
-            self.build_model(), loss, *example, dtype=self.dtype, device=torch.device("cpu"), grouped=self.grouped
+            self.build_model(),
+            loss,
+            Shapes((len(self.encoding.inputs),), targets[0], self.dtype, targets[1]),
+            dtype=self.dtype,
+            device=torch.device("cpu"),
+            grouped=self.grouped,
+            engine=portable(self.run.engine),
         )
 
     def to_json(self) -> dict[str, Any]:

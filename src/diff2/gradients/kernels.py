@@ -1,9 +1,9 @@
 r"""Compiled passes over tiles of 512 records, for a network with one hidden layer of softplus units.
 
-A tile holds records as columns, (rows, 512), and stays in the cache of a core while all of a round goes over it, in
-single precision but for sums over more than 64 records. Parameters are one vector: weight (h, f) and bias of the hidden
-layer, weight (o, h) and bias of the outputs. A pass leaves h + o + h rows: the error ``g`` of the hidden layer, the
-error ``e`` of the outputs, the hidden units ``a``. What is added up for a record is what its norm was computed from.
+A tile holds records as columns, (rows, 512), and stays in the cache of a core while a whole round goes over it, in
+single precision except for sums over more than 64 records. Parameters are one vector: weight (h, f) and bias of the
+hidden layer, weight (o, h) and bias of the outputs. A pass gives h + o + h rows: errors ``g`` of the hidden layer,
+errors ``e`` of the outputs, and hidden units ``a``. What is added up for a record is what its norm was computed from.
 
 The compiler may use fused multiply-adds, which round less. Only in ``_dot`` and ``_dots``, sums over 64 records, may it
 choose the order of the additions: the bound of ``sums.py`` on a block of 64 holds for every order.
@@ -20,7 +20,7 @@ from .sums import BLOCK
 
 TILE = 512  # records; whole blocks
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
-LOWEST = np.float32(-87)  # below it the exponential is taken for 1.6e-38
+LOWEST = np.float32(-87)  # below it the exponential is taken to be 1.6e-38
 LOG2_E, ROUND = np.float32(1.4426950408889634), np.float32(12582912)  # adding 1.5 * 2^23 rounds to a whole number
 LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 ONE_BITS, MANTISSA = np.int32(0x3F800000), np.int32(23)
@@ -32,7 +32,7 @@ L0, L1, L2, L3, L4 = np.array([2.0000000077, 0.66666321641, 0.40024595231, 0.279
 
 
 def compiled(*flags: str, top: bool = False) -> Any:
-    """Return the decorator of a compiled function; those called from Python are kept on disk where that is possible."""
+    """Return the decorator of a compiled function; with ``top``, the result is kept on disk where that is possible."""
 
     def decorate(function: Any) -> Any:
         options: dict[str, Any] = {"fastmath": set(flags), "error_model": "numpy", "nogil": True}
@@ -134,7 +134,7 @@ def _softmax(e: Any, lines: Any) -> None:
 
 @compiled("contract")
 def _run(params: Any, x: Any, y: Any, classes: bool, now: Any, slope: Any, lines: Any, outputs: Any) -> None:
-    """Do one forward and one backward pass over a tile; ``y``: targets, or ones where the class is."""
+    """Do one forward and one backward pass over a tile; ``y``: targets, or classes in one-hot form."""
     h, f, o = slope.shape[0], x.shape[0], y.shape[0]
     g, e, a = now[:h], now[h : h + o], now[h + o :]
     _affine(params[: h * f].reshape(h, f), params[h * f : h * f + h], x, a)
@@ -162,7 +162,7 @@ def _run(params: Any, x: Any, y: Any, classes: bool, now: Any, slope: Any, lines
 
 @compiled("contract")
 def _squares(rows: Any, least: Any, out: Any) -> None:
-    """Write the sum of the squares of the rows, raised by what may have underflowed."""
+    """Write the sum of the squares of the rows, increased by ``least``: what may have underflowed."""
     _fill(out, least)
     for r in range(rows.shape[0]):
         row = rows[r]
@@ -182,7 +182,7 @@ def _gradient_norm(now: Any, h: Any, o: Any, gain: Any, floor: Any, limits: Any,
         norm[j] = floor[j] + gain[j] * first[j] + up * second[j] * third[j]
 
 
-@compiled()  # no fused operation: what has not changed has the difference zero
+@compiled()  # no fused operations: what has not changed has the difference zero
 def _subtract(new: Any, old: Any, out: Any, square: Any) -> None:
     """Write the difference of two lines, add its square, and let the new line take the place of the old one."""
     for j in range(out.shape[0]):
@@ -220,7 +220,7 @@ def _difference(now: Any, a: Any, before: Any, b: Any, d: Any, gain: Any, limits
 
 @compiled()
 def _weigh(norm: Any, radius: Any, weights: Any, out: Any) -> bool:
-    """Write min(1, radius / norm) times the weights, not a number for norms that are not finite; whether all are."""
+    """Write min(1, radius / norm) times the weights, NaN where the norm is not finite; return whether all are."""
     finite = np.int32(0)
     for j in range(out.shape[0]):
         share = radius / np.sqrt(norm[j])
@@ -279,7 +279,7 @@ def _add_products(left: Any, right: Any, out: Any) -> None:
 
 @compiled(top=True)
 def add_gradients(out: Any, at: Any, tiles: Any, options: Any, radius: Any, kept: Any, results: Any, work: Any) -> None:
-    """Add the clipped sums of gradients, a row a tile; ``kept``: passes to be read if known, else to be written."""
+    """Add the clipped sums of gradients, one row per tile. ``kept``: passes, to be read if ``known``, else written."""
     xs, ys, gains, floors, weights = tiles
     limits, classes, known = options
     f, o = xs.shape[1], ys.shape[1]
@@ -311,10 +311,13 @@ def add_gradients(out: Any, at: Any, tiles: Any, options: Any, radius: Any, kept
 
 
 @compiled(top=True)
-def add_differences(out: Any, points: Any, tiles: Any, options: Any, radii: Any, kept: Any, work: Any) -> None:
-    """Add the clipped sums of differences from points[1] to points[0]; ``kept`` is at the first, then at the second."""
+def add_differences(out: Any, points: Any, tiles: Any, options: Any, radius: Any, kept: Any, work: Any) -> None:
+    """Add the clipped sums of differences from points[1] to points[0], one row per tile.
+
+    ``kept``: the passes at points[1], to be read if ``known``; afterwards those at points[0].
+    """
     xs, ys, gains, floors, weights = tiles
-    (limits, classes, known), (radius, inner) = options, radii
+    limits, classes, known = options
     f, o = xs.shape[1], ys.shape[1]
     h = (kept.shape[1] - o) // 2
     first, second = h * f, h * f + h + o * h
@@ -325,19 +328,8 @@ def add_differences(out: Any, points: Any, tiles: Any, options: Any, radii: Any,
         total, x, before = out[tile], xs[tile], kept[tile if kept.shape[0] == xs.shape[0] else 0]
         for point in range(0 if known else 1, -1, -1):
             _run(points[point], x, ys[tile], classes, before if point else now, slope, lines, work[:0])
-        new, old = now[: h + o], before[: h + o]
-        if inner < np.inf:
-            new, old = scaled[: h + o], scaled[h + o : 2 * h + 2 * o]
-            _fill(line, ONE)
-            _gradient_norm(now, h, o, gains[tile], floors[tile], limits, norm, lines)
-            _weigh(norm, inner, line, share)
-            _scale(now[: h + o], share, new)
-            _gradient_norm(before, h, o, gains[tile], floors[tile], limits, norm, lines)
-            _weigh(norm, inner, line, share)
-            _scale(before[: h + o], share, old)
-            _copy(now[: h + o], before[: h + o])
         _copy(floors[tile : tile + 1], lines[3:4])
-        _difference(new, now[h + o :], old, before[h + o :], d, gains[tile], limits, norm, line)
+        _difference(now[: h + o], now[h + o :], before[: h + o], before[h + o :], d, gains[tile], limits, norm, line)
         if not _weigh(norm, radius, weights[tile], share):
             _only_finite(norm, lines[5:6], lines[5:6])
             _only_finite(norm, d, d)

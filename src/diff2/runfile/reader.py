@@ -167,6 +167,11 @@ class RunFile:
         return protection_of(self.privacy, self.run, grouped=getattr(self.data, "group_column", None) is not None)
 
 
+def portable(engine: str) -> str:
+    """Return the engine that all sites take: by itself, none that depends on what is installed."""
+    return "portable" if engine == "auto" else engine
+
+
 def protection_of(privacy: PrivacySettings, run: RunSettings, *, grouped: bool) -> Protection:
     """Return what ``[privacy]`` and ``[run]`` say of it; with groups of records, these are the unit."""
     unit = "group" if grouped and privacy.unit == "record" else privacy.unit

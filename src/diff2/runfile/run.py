@@ -17,7 +17,7 @@ from ..errors import CheckpointError, InvalidArgument
 from ..models.mlp import mlp
 from ..training.build import Compute, prepare
 from ..training.result import TrainResult
-from .reader import AT_SITES, ModelSettings, RunFile, RunSettings
+from .reader import AT_SITES, ModelSettings, RunFile, RunSettings, portable
 from .scaling import PrivateScaling, scaled_encoding
 
 if TYPE_CHECKING:
@@ -69,9 +69,10 @@ def train_run_file(
         run.privacy.budget,
         protection=run.protection,
         compute=Compute(
-            engine=settings.engine,
+            # With a federation, the same bytes as at the sites, under one seed.
+            engine=settings.engine if run.federation is None else portable(settings.engine),
             dtype=getattr(torch, settings.dtype),
-            by_client=run.federation is not None,  # then the same bytes as at the sites, under one seed
+            by_client=run.federation is not None,
         ),
         groups=tables.groups,
         seed=settings.seed if seed is None else seed,

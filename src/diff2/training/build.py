@@ -18,7 +18,7 @@ from ..algorithms import Algorithm
 from ..cohorts import Client, LocalCohort, PerClientCohort
 from ..cohorts.clients import as_clients, as_groups, as_pair
 from ..errors import InvalidArgument, leak
-from ..gradients import Engine, build_engine
+from ..gradients import Engine, Shapes, build_engine
 from ..models.losses import check_targets, resolve_loss
 from ..planning import Plan, plan
 from ..planning.plan import protected
@@ -37,9 +37,10 @@ class Compute:
     """How gradients are computed. It changes speed and the last bits, not what is protected.
 
     Args:
-        engine: ``"auto"``, or one of the engines of docs/gradients.md by name.
+        engine: ``"auto"``; ``"portable"``, the same whatever is installed; or an engine of docs/gradients.md by name.
         dtype, device: by default those of the model.
         chunk_rows: records per pass through the engine.
+        example: a few *public or made-up* (inputs, targets) to try the model on, where it cannot take random ones.
         by_client: ask every client by itself, as sites of a federation are asked: the same bytes as theirs under one
             seed, the same up to rounding as otherwise, and slower where clients are small.
     """
@@ -48,6 +49,7 @@ class Compute:
     dtype: torch.dtype | None = None
     device: str | torch.device | None = None
     chunk_rows: int | None = None
+    example: tuple[torch.Tensor, torch.Tensor] | None = None
     by_client: bool = False
 
 
@@ -153,10 +155,9 @@ def prepare(
         algorithm, budget, [client.size for client in people], _grouped(protection, numbers is not None),
         opening_share=None if opening is None else opening.share,
     )  # fmt: skip
-    example = people[0] if numbers is None else Client(*(part[:6].unsqueeze(1) for part in people[0]))
     engine, stochastic = build_engine(
-        model, loss_function, *example, dtype=dtype, device=device, chunk_rows=compute.chunk_rows,
-        grouped=numbers is not None,
+        model, loss_function, Shapes.of(*people[0]), dtype=dtype, device=device, chunk_rows=compute.chunk_rows,
+        grouped=numbers is not None, engine=compute.engine, example=compute.example,
     )  # fmt: skip
     _check_all_targets(engine, loss_function, people)
     named_leaks = declare_leaks(budget, metrics_every, holdout, leaks, strict)

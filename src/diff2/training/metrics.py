@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._types import Loss, Vector
 from ..cohorts import Client, LocalCohort, PerClientCohort
-from ..gradients import ColumnsEngine, Engine, FeatureCache, Records, row_by_row
+from ..gradients import Engine, FeatureCache, Records, row_by_row
 from ..models.losses import cross_entropy
 
 CHUNK_ROWS = 1 << 16
@@ -73,9 +73,9 @@ class ExactMetrics:
         return sum(losses) / sum(sizes)
 
     def _found(self, params: Vector, records: Records) -> _Found:
-        if isinstance(self._engine, ColumnsEngine):
-            cache = self._cache if records is self._holdout else None
-            evaluation = self._engine.evaluate(params, records, cache=cache, gradient=False)
+        cache = self._cache if records is self._holdout else None
+        evaluation = self._engine.evaluate(params, records, cache=cache, gradient=False)
+        if evaluation is not None:
             return _Found(evaluation.losses, evaluation.hits)
         flat = self._engine.flat
         flat.load(params)
