@@ -4,13 +4,12 @@ import numpy as np
 import torch
 
 from diff2.cohorts import Client, LocalCohort
-from diff2.gradients import ColumnsEngine, GhostEngine, LoopEngine, Records, VmapEngine
+from diff2.gradients import Records
 from diff2.models.losses import squared
 from diff2.privacy import NoiseSource
 from diff2.questions import ALL, Population, Question
-from helpers import paper_network, start_of, step_from
+from helpers import make_engine, paper_network, start_of, step_from
 
-ENGINES = {"ghost": GhostEngine, "columns": ColumnsEngine, "vmap": VmapEngine, "loop": LoopEngine}
 SOURCE = NoiseSource.from_seed(3)
 SIZES = (9, 4, 13)  # the smallest client in the middle
 
@@ -59,7 +58,7 @@ def movement(one, two):
 
 def engine_of(kind, model, records, loss=squared, **options):
     """Return an engine by its name."""
-    return ENGINES[kind](model, loss, *((records,) if kind == "ghost" else ()), **options)
+    return make_engine(kind, model, loss, records, **options)
 
 
 def plain_sum(engine, params, client, radius=float("inf")):

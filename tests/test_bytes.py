@@ -294,7 +294,7 @@ def make_cases() -> dict[str, Case]:
         cases |= {
             name: here,
             f"{name}, records": replace(here, options={"weighting": "records"}),
-            f"{name}, float32": replace(here, dtype=SINGLE, engine="fused"),
+            f"{name}, float32": replace(here, dtype=SINGLE, engine="compiled"),
             f"{name}, by client": replace(here, options={"by_client": True}),
             f"{name}, sites": Case(algorithm, "sites"),
         }
@@ -401,7 +401,7 @@ def engine_cases() -> dict[str, Case]:
         cases[f"{model}: by client"] = replace(case, options={"by_client": True})
     for model in ("mlp", "classes"):
         for numba, dtype in ((True, SINGLE), (False, SINGLE), (True, torch.float64)):
-            engine = "fused" if numba and dtype == SINGLE else "columns"
+            engine = "compiled" if numba and dtype == SINGLE else "columns"
             kind = engine if dtype == SINGLE else f"{engine}, float64"
             case = Case(ALGORITHMS["diff2"], model=model, dtype=dtype, budget=NO_NOISE, numba=numba, engine=engine)
             cases |= {
@@ -415,7 +415,7 @@ def engine_cases() -> dict[str, Case]:
             }
     for numba in (True, False):
         case = Case(ALGORITHMS["diff2"], "sites", dtype=SINGLE, numba=numba)
-        cases[f"mlp: {'fused' if numba else 'columns'}, sites"] = case
+        cases[f"mlp: {'compiled' if numba else 'columns'}, sites"] = case
     return cases
 
 

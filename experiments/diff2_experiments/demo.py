@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from diff2.algorithms import DPGD, GD, Algorithm, Diff2
+from diff2.cli.console import show_facts, show_guarantee, show_line, show_rows
 from diff2.data.randhie import Pair, RandHie, load
 from diff2.errors import InvalidArgument, PrivacyLeakWarning
 from diff2.models.mlp import mlp
@@ -115,6 +116,18 @@ def run_demo(
     report = DemoReport(rows, private.guarantee, figure, out / private.plan.algorithm.name / LEDGER, notes)
     (out / "demo.json").write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
     return report
+
+
+def show(report: DemoReport) -> None:
+    """Print the methods side by side, the guarantee, and where figure and ledger are."""
+    header = ["method", "test_loss", "r2", "squared_gradient_norm", "epsilon", "seconds"]
+    rows = [[_cell(row.get(name)) for name in header] for row in report.rows]
+    titles = ["method", "test loss", "R^2", "squared gradient norm", "epsilon", "seconds"]
+    show_rows("doctor visits at six sites", rows, titles)
+    show_guarantee(report.guarantee)
+    for note in report.notes:
+        show_line(f"- {note}", wrap=True)
+    show_facts("files", {"figure": str(report.figure), "ledger": str(report.ledger)})
 
 
 class Judge:
@@ -218,3 +231,9 @@ def _notes(private: TrainResult, budget: Budget, seed: int | None, *, shortened:
 
 def _plain(value: float) -> float | str:
     return value if math.isfinite(value) else "inf"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else str(value)
+    return "-" if value is None else str(value)

@@ -13,6 +13,7 @@ import numpy as np
 from diff2._types import Vector
 from diff2.cohorts.pooled import LocalCohort
 from diff2.errors import InvalidArgument
+from diff2.questions import Question
 from diff2.training.loop import RoundInfo, Training, TrainState
 
 HEAD, TAIL = 500, 1500  # rounds that are measured: all of the first, and so many of the others
@@ -53,7 +54,7 @@ class GradientNorms:
         exact = self._cohort.exact_gradient(params)
         self.norms[r] = float(exact.square().sum())
         if r in self._probes:
-            clipped = self._cohort.clipped_gradient(params, self._radius, round=1).value
+            clipped = self._cohort.answer(Question.gradient(self._radius).at(1, params)).value
             self._clipped.append(float((clipped - exact).square().sum()) / max(self.norms[r], 1e-300))
 
 

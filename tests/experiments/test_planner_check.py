@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import diff2
 from diff2 import Budget, InvalidArgument, PrivacyLeakWarning
-from diff2.planning.prediction import outlook
+from diff2.planning.prediction import predict_noise
 from diff2_experiments.estimate_errors import estimate_errors
 from diff2_experiments.files import read_compare_file
 from diff2_experiments.planner_check import check, planner_check
@@ -47,7 +47,7 @@ def test_the_plan_for_the_steps_of_a_run_is_what_the_run_measures(name):
     algorithm, training = ALGORITHMS[name], prepared(ALGORITHMS[name])
     errors = estimate_errors(training).whole
     given = algorithm if name == "diff2" else diff2.Diff2(120, 1, G, 1.0, RATE)
-    view = outlook(
+    view = predict_noise(
         given, BUDGET, [300, 600], step_length=errors.step_length, dimension=len(training.engine.flat)
     )  # fmt: skip
     assert view.given.error == pytest.approx(errors.noise, rel=0.15)
@@ -71,7 +71,7 @@ def test_a_run_that_is_watched_is_the_same_run():
     assert found.later.step_length == pytest.approx(
         math.sqrt((history["step_norm"][12:] ** 2).mean()), rel=1e-12
     )  # fmt: skip
-    assert [entry.noise_std for entry in watched.mechanism.ledger.entries] == list(history["noise_std"])
+    assert [entry.noise_std for entry in watched.mechanism.ledger.releases] == list(history["noise_std"])
 
 
 def test_other_routines_are_refused():

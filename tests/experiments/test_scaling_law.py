@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import diff2
-from diff2 import Budget, InvalidArgument, PrivacyLeakWarning, plan
+from diff2 import Budget, InvalidArgument, PrivacyLeakWarning, Question, Smoothness, plan
 from diff2.models.losses import squared
 from diff2_experiments.exponents import Point, fit_exponent
 from diff2_experiments.gradient_norms import measured_rounds
@@ -75,11 +75,11 @@ def test_clipping_to_the_bounds_changes_nothing_and_the_start_is_no_higher_than_
     )  # fmt: skip
     start, other = training.start, training.start + 0.4
     exact = training.cohort.exact_gradient(start)
-    radius = problem.bounds.smoothness * float((other - start).norm())
-    clipped = training.cohort.clipped_gradient(start, problem.bounds.gradient, round=1).value
-    difference = training.cohort.clipped_difference(other, start, radius, round=1).value
-    assert torch.allclose(clipped, exact, rtol=1e-12, atol=0)
-    assert torch.allclose(difference, training.cohort.exact_gradient(other) - exact, rtol=1e-9, atol=1e-12)
+    bounds = problem.bounds
+    clipped = training.cohort.answer(Question.gradient(bounds.gradient).at(1, start)).value
+    difference = training.cohort.answer(Question.difference(Smoothness(bounds.smoothness)).at(1, other, start)).value
+    assert np.allclose(clipped, exact, rtol=1e-12, atol=0)
+    assert np.allclose(difference, training.cohort.exact_gradient(other) - exact, rtol=1e-9, atol=1e-12)
     with torch.no_grad():
         assert float(LOSSES[name](problem.model(problem.inputs), problem.targets).mean()) <= problem.bounds.gap
 

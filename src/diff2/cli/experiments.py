@@ -1,4 +1,4 @@
-"""``diff2 compare`` and ``diff2 reproduce``: experiments on public data. Neither is private."""
+"""``diff2 compare``, ``reproduce`` and ``demo``: experiments on public data, which stand beside the library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from ..errors import Diff2Error
 from .console import command, counting_bar, emit_json, ending
-from .options import DataDir, Json, Quiet, parse_epsilons, parse_names
+from .options import DataDir, Json, Quiet, Seed, parse_epsilons, parse_names
 
 PACKAGES = ("diff2_experiments", "joblib", "matplotlib")
 
@@ -114,10 +114,30 @@ def reproduce(
             show(found, rows, files)
 
 
-def _require_packages() -> None:
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where figure and ledgers go.")],
+    epsilon: Annotated[float, typer.Option(help="Budget of each private run.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="Budget of each private run.")] = 1e-5,
+    seed: Seed = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train with and without privacy on built-in data: doctor visits at six sites of the RAND experiment."""
+    with ending():
+        _require_packages("demo", "diff2_experiments", "matplotlib", "statsmodels")
+        from diff2_experiments.demo import run_demo, show
+
+        report = run_demo(out, epsilon=epsilon, delta=delta, seed=seed, progress=False if quiet or as_json else None)
+        if as_json:
+            emit_json(report.to_json())
+        elif not quiet:
+            show(report)
+
+
+def _require_packages(extra: str = "experiments", *names: str) -> None:
+    missing = [name for name in names or PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise Diff2Error(f"experiments need {', '.join(missing)}; install with: pip install 'diff2[experiments]'")
+        raise Diff2Error(f"this command needs {', '.join(missing)}; install with: pip install 'diff2[{extra}]'")
 
 
 def _given(options: dict[str, str | None]) -> list[object]:

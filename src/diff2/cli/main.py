@@ -15,10 +15,10 @@ from .._numbers import epsilon_text
 from .._version import __version__
 from .console import command, emit_json, ending
 from .data import data_app
-from .experiments import COMPARE_HELP, REPRODUCE_HELP, compare, reproduce
+from .experiments import COMPARE_HELP, REPRODUCE_HELP, compare, demo, reproduce
 from .federate import federate_app
 from .options import DataDir, Json, Quiet, RunToml, Seed
-from .reports import account_document, show_account, show_demo, show_preview, show_run
+from .reports import account_document, show_account, show_preview, show_run
 
 app = typer.Typer(
     name="diff2",
@@ -183,26 +183,7 @@ app.command(
     help=REPRODUCE_HELP,
     epilog="Example: diff2 reproduce --dataset california_housing --grid reduced --seeds 1 --data-dir data --out found",
 )(reproduce)
-
-
-@app.command(epilog="Example: diff2 demo --out diff2-demo")
-def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where figure and ledgers go.")],
-    epsilon: Annotated[float, typer.Option(help="Budget of each private run.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="Budget of each private run.")] = 1e-5,
-    seed: Seed = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Train with and without privacy on built-in data: doctor visits at six sites of the RAND experiment."""
-    with ending():
-        from diff2_experiments.demo import run_demo
-
-        report = run_demo(out, epsilon=epsilon, delta=delta, seed=seed, progress=False if quiet or as_json else None)
-        if as_json:
-            emit_json(report.to_json())
-        elif not quiet:
-            show_demo(report)
+app.command(epilog="Example: diff2 demo --out diff2-demo")(demo)
 
 
 def parse_sizes(text: str) -> list[int]:

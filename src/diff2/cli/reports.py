@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,6 @@ from .._numbers import epsilon_text
 from .console import show_facts, show_guarantee, show_line, show_rows
 
 if TYPE_CHECKING:
-    from diff2_experiments.demo import DemoReport
-
     from ..planning.plan import Plan
     from ..planning.prediction import Choice, NoisePrediction
     from ..privacy import Budget, Ledger, Release
@@ -120,18 +117,6 @@ def show_account(ledger: Ledger, path: Path, delta: float) -> None:
     cells = [_purpose_cells(row) for row in _purposes(ledger, delta)]
     show_rows("releases by purpose", cells, ["purpose", "count", "noise multiplier", "epsilon alone"])
     show_guarantee(str(ledger.guarantee(delta)))
-
-
-def show_demo(report: DemoReport) -> None:
-    """Print the methods side by side, the guarantee, and where figure and ledger are."""
-    header = ["method", "test_loss", "r2", "squared_gradient_norm", "epsilon", "seconds"]
-    rows = [[_cell(row.get(name)) for name in header] for row in report.rows]
-    titles = ["method", "test loss", "R^2", "squared gradient norm", "epsilon", "seconds"]
-    show_rows("doctor visits at six sites", rows, titles)
-    show_guarantee(report.guarantee)
-    for note in report.notes:
-        show_line(f"- {note}", wrap=True)
-    show_facts("files", {"figure": str(report.figure), "ledger": str(report.ledger)})
 
 
 def _show_prediction(view: NoisePrediction, dimension: int | None) -> None:
@@ -249,9 +234,3 @@ def _settings(fields: Mapping[str, Any]) -> str:
         if name != "name"
     ]
     return ", ".join([str(fields["name"]), *rest])
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}" if math.isfinite(value) else str(value)
-    return "-" if value is None else str(value)

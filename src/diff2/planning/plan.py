@@ -179,8 +179,8 @@ def _planned(algorithm: Algorithm, population: Population, opening_share: float 
         drawn = [release.step for release in known.values() if release.sampling != FULL]
         if len(set(drawn)) < len(drawn):
             raise InvalidArgument(
-                f"{algorithm.name}: two releases of round {r} with the same step are about one draw of records, and would "
-                "be priced as about two; give each its own step"
+                f"{algorithm.name}: two releases of round {r} with the same step are about one draw of records, and "
+                "would be priced as about two; give each its own step"
             )
         if not known:
             raise InvalidArgument(

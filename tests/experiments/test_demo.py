@@ -12,9 +12,8 @@ import pytest
 import torch
 
 import diff2
-from diff2 import figures
 from diff2.data import randhie
-from diff2_experiments import demo
+from diff2_experiments import demo, figures
 
 needs_table = pytest.mark.skipif(
     importlib.util.find_spec("statsmodels") is None, reason="the table is part of statsmodels, which is not installed"

@@ -171,7 +171,7 @@ def test_archive_becomes_the_table(entry, server, tmp_path):
 
 @pytest.mark.parametrize("entry", [CALIFORNIA, COVERTYPE, KDD], ids=lambda entry: entry.name)
 def test_true_table_survives_the_way_through_an_archive(entry, tmp_path):
-    from test_data_sets import real  # skips where it is absent
+    from test_sets import real  # skips where it is absent
 
     csv = verified_csv(entry, tmp_path.joinpath(real(entry.name), entry.file))
     body = csv.partition(b"\n")[2]

@@ -108,13 +108,17 @@ def test_every_algorithm_can_be_written(read, name):
 
 def test_new_routine_needs_no_change_here(read, monkeypatch):
     @dataclass(frozen=True)
-    class HeavyBall:
+    class HeavyBall(diff2.PostProcessing):
         learning_rate: float
         decay: float | None = None
         warm: tuple[int, ...] = ()
         name: ClassVar[str] = "heavy_ball"
 
-    monkeypatch.setitem(ROUTINES, "heavy_ball", HeavyBall)
+        def step(self, state, params, estimate, round):
+            return params, state
+
+    monkeypatch.setattr(ROUTINES, "_known", dict(ROUTINES._known))
+    ROUTINES.register(HeavyBall)
     run = read(('name = "gradient_descent"', 'name = "heavy_ball"\ndecay = 1\nwarm = [1, 2]'))
     assert run.algorithm.routine == HeavyBall(0.125, 1.0, (1, 2))
     with pytest.raises(InvalidArgument, match=r"\[routine\] warm\[1\]: expected a whole number, got 'x'"):

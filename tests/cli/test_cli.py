@@ -294,7 +294,7 @@ def test_killed_run_resumes_to_the_same_model(folder):
     assert list(mine) == list(theirs)
     assert all(torch.equal(mine[key], theirs[key]) for key in mine)
     ledger = diff2.Ledger.read(killed / "ledger.jsonl")
-    assert [entry.round for entry in ledger.entries] == list(range(1, rounds + 1))
+    assert [entry.round for entry in ledger.releases] == list(range(1, rounds + 1))
     assert (killed / "ledger.jsonl").read_bytes() == (whole / "ledger.jsonl").read_bytes()
 
 
@@ -305,7 +305,7 @@ def test_interrupt_says_how_to_resume(folder):
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, output) == (130, "")
-    assert single_line(errors).startswith("interrupted: go on with: diff2 train ")
+    assert single_line(errors).startswith("interrupted: resume with: diff2 train ")
     assert errors.endswith("run dir' --resume --seed 3\n")
 
 
@@ -473,7 +473,7 @@ def test_demo_shows_its_report(tmp_path, monkeypatch):
             notes=["One record is a person-year."], to_json=lambda: {"rows": rows},
         )  # fmt: skip
 
-    monkeypatch.setitem(sys.modules, "diff2.cli.main.demo", SimpleNamespace(run_demo=run_demo))
+    monkeypatch.setitem(sys.modules, "diff2_experiments.demo", SimpleNamespace(run_demo=run_demo))
     result = diff2_here("demo", "--out", tmp_path, "--epsilon", 2, "--seed", 4)
     assert result.exit_code == 0
     assert asked == {"out": tmp_path, "epsilon": 2.0, "delta": 1e-5, "seed": 4, "progress": None}
