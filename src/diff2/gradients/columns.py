@@ -8,17 +8,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from .._types import Loss, Vector
-from ..questions.question import Question
 from .column_passes import Pass, Passes
 from .column_terms import ColumnTerms, Fixed
 from .flat import FlatModule
 from .network import Network, NetworkEngine
-from .records import FeatureCache, Records
-from .stochastic import Masks
+from .records import Records
 from .sums import chunk_size
 
 CHUNK_NUMBERS = 1 << 20  # numbers in a chunk, records included: 4 MB in single precision
@@ -28,6 +25,7 @@ class ColumnsEngine(NetworkEngine):
     """Clipped sums for modules that are a sequence of linear layers and known functions between them."""
 
     name = "columns"
+    _without_graph = True
 
     def __init__(self, module: nn.Module, loss: Loss, **options: Any):
         super().__init__(module, loss, **options)
@@ -40,12 +38,6 @@ class ColumnsEngine(NetworkEngine):
     @staticmethod
     def unsuited(flat: FlatModule, loss: Loss) -> str | None:
         return Network.unsuited(flat.module)
-
-    def clipped_sum(
-        self, question: Question, records: Records, *, cache: FeatureCache | None = None, masks: Masks | None = None
-    ) -> Vector:
-        with torch.inference_mode():  # less overhead in each of many small operations
-            return super().clipped_sum(question, records, cache=self._kept(cache, records), masks=masks)
 
     def _arranged(self, chunk: Records) -> Fixed:
         return self._terms.fixed(chunk)

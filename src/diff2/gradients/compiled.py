@@ -84,7 +84,7 @@ class CompiledEngine(NetworkEngine):
         self, question: Question, records: Records, *, cache: FeatureCache | None = None, masks: Masks | None = None
     ) -> Vector:
         params, previous, radius = asked(question)
-        cache = self._kept(cache, records)
+        cache = self._usable(cache, records)
         known = cache is not None and cache.holds(params if previous is None else previous)
         keeps = known or question.remember or previous is not None
         if cache is not None and not (known and previous is None):

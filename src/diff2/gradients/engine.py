@@ -53,6 +53,7 @@ class Engine:
     """
 
     name: ClassVar[str]
+    _without_graph: ClassVar[bool] = False  # no autograd: less overhead in each of many small operations
 
     def __init__(
         self,
@@ -93,6 +94,7 @@ class Engine:
         """
         params, previous, radius = asked(question)
         held = params if previous is None else previous  # the iterate whose passes the cache may hold
+        cache, out = self._usable(cache, records), self._zero_sum()
         # Passes with one mask do not serve a round with another.
         kept = cache if masks is None and self._may_keep(records) else None
         known = kept.chunks if kept is not None and kept.holds(held) else {}
@@ -103,20 +105,22 @@ class Engine:
                     self._free(old)
                 cache.forget()
             cache.params = None  # until the sum is complete, the passes may belong to two iterates
-        self._loaded, out = None, self._zero_sum()
-        for index, chunk in enumerate(records.chunks(self._rows_per_chunk(records))):
-            prepared = self._prepare(chunk, index, cache)
-            found = known.get(index)
-            if found is None:
-                found = self._run_at(held, prepared, index, masks)
-            now, before = (found, None) if previous is None else (self._run_at(params, prepared, index, masks), found)
-            self._add(out, prepared, radius, now, before)
-            if kept is not None and remembers:
-                kept.chunks[index] = now
-            elif index not in known:
-                self._free(now)
-            if before is not None:
-                self._free(before)
+        self._loaded = None
+        with torch.inference_mode(self._without_graph):
+            for index, chunk in enumerate(records.chunks(self._rows_per_chunk(records))):
+                prepared = self._prepare(chunk, index, cache)
+                now, before = known.get(index), None
+                if now is None:
+                    now = self._run_at(held, prepared, index, masks)
+                if previous is not None:
+                    now, before = self._run_at(params, prepared, index, masks), now
+                self._add(out, prepared, radius, now, before)
+                if kept is not None and remembers:
+                    kept.chunks[index] = now
+                elif index not in known:
+                    self._free(now)
+                if before is not None:
+                    self._free(before)
         if kept is not None and (remembers or known):
             kept.params = params.clone()
         return out
@@ -134,12 +138,17 @@ class Engine:
         if self._loaded is not point:
             self._own.load(point)
             self._loaded = point
+        if masks is None:
+            return self._run(prepared)
         with seeded(masks, index):
             return self._run(prepared)
 
     def _zero_sum(self) -> Vector:
-        with torch.inference_mode(False):  # an ordinary tensor, wherever it is made
-            return torch.zeros(len(self.flat), dtype=torch.float64, device=self.flat.device)
+        return torch.zeros(len(self.flat), dtype=torch.float64, device=self.flat.device)
+
+    def _usable(self, cache: FeatureCache | None, records: Records) -> FeatureCache | None:
+        """Return the cache, or None where even prepared chunks would take too much memory."""
+        return cache
 
     def _rows_per_chunk(self, records: Records) -> int:
         return self.chunk_rows

@@ -78,7 +78,7 @@ class NetworkEngine(Engine):
         self, params: Vector, records: Records, *, cache: FeatureCache | None = None, gradient: bool = True
     ) -> Evaluation:
         out, losses, hits, loss = self._zero_sum(), [], 0, self._loss
-        cache = self._kept(cache, records)
+        cache = self._usable(cache, records)
         with torch.inference_mode():
             self._own.load(params)
             for index, chunk in enumerate(records.chunks(self.chunk_rows)):
@@ -92,8 +92,7 @@ class NetworkEngine(Engine):
         """Return the outputs, (outputs, records); with ``gradient``, add the sum of the gradients to ``out``."""
         raise NotImplementedError
 
-    def _kept(self, cache: FeatureCache | None, records: Records) -> FeatureCache | None:
-        """Return the cache, or None where it would grow too large: prepared chunks need as much memory as passes."""
+    def _usable(self, cache: FeatureCache | None, records: Records) -> FeatureCache | None:
         return cache if self._may_keep(records) else None
 
     def _prepare(self, chunk: Records, index: int, cache: FeatureCache | None) -> Any:

@@ -27,11 +27,8 @@ class Masks:
 
 
 @contextmanager
-def seeded(masks: Masks | None, chunk: int) -> Iterator[None]:
-    """Run the block with the masks of this chunk; without masks, as it is."""
-    if masks is None:
-        yield
-        return
+def seeded(masks: Masks, chunk: int) -> Iterator[None]:
+    """Run the block with the masks of this chunk."""
     with torch.random.fork_rng():
         torch.default_generator.manual_seed(masks.seed(chunk))
         if torch.cuda.is_available():
