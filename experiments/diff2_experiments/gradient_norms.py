@@ -55,7 +55,7 @@ class GradientNorms:
         self.norms[r] = float(exact.square().sum())
         if r in self._probes:
             clipped = self._cohort.answer(Question.gradient(self._radius).at(1, params)).value
-            self._clipped.append(float((clipped - exact).square().sum()) / max(self.norms[r], 1e-300))
+            self._clipped.append(float(np.square(clipped - exact.numpy()).sum()) / max(self.norms[r], 1e-300))
 
 
 def measured_rounds(rounds: int, seed: int, *, head: int = HEAD, tail: int = TAIL) -> dict[int, float]:

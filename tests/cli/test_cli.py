@@ -464,6 +464,8 @@ def test_account_refuses_a_bad_delta(folder, delta):
 def test_demo_shows_its_report(tmp_path, monkeypatch):
     asked = {}
 
+    from diff2_experiments.demo import show
+
     def run_demo(out, **options):
         asked.update(options, out=out)
         row = {"test_loss": 0.5, "r2": 0.17, "squared_gradient_norm": 1e-4, "epsilon": 1.0, "seconds": 3.2}
@@ -473,7 +475,7 @@ def test_demo_shows_its_report(tmp_path, monkeypatch):
             notes=["One record is a person-year."], to_json=lambda: {"rows": rows},
         )  # fmt: skip
 
-    monkeypatch.setitem(sys.modules, "diff2_experiments.demo", SimpleNamespace(run_demo=run_demo))
+    monkeypatch.setitem(sys.modules, "diff2_experiments.demo", SimpleNamespace(run_demo=run_demo, show=show))
     result = diff2_here("demo", "--out", tmp_path, "--epsilon", 2, "--seed", 4)
     assert result.exit_code == 0
     assert asked == {"out": tmp_path, "epsilon": 2.0, "delta": 1e-5, "seed": 4, "progress": None}

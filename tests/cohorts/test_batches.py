@@ -12,7 +12,7 @@ import torch
 from diff2.cohorts import Client, LocalCohort, PerClientCohort
 from diff2.cohorts.bounds import CLIENT_ROUNDING
 from diff2.cohorts.draws import clipped
-from diff2.gradients import build_engine
+from diff2.gradients import Shapes, build_engine
 from diff2.models.losses import squared
 from diff2.questions import ALL, Batch, Population
 from helpers import paper_network
@@ -176,7 +176,7 @@ GROUPS = [
 
 def ask_groups(question, weighting, cohort=LocalCohort):
     example = (part[:6].unsqueeze(1) for part in CLIENTS[0])
-    engine, _ = build_engine(paper_network(), squared, *example, grouped=True)
+    engine, _ = build_engine(paper_network(), squared, Shapes.of(*example), grouped=True)
     return Asked(question, Population(SIZES, weighting, unit="group"), engine=engine, groups=GROUPS, cohort=cohort)
 
 

@@ -10,7 +10,7 @@ import torch
 import diff2
 from catalogue import PRIVATE, result_of, run
 from diff2.cohorts import LocalCohort, PerClientCohort
-from diff2.gradients import build_engine
+from diff2.gradients import Shapes, build_engine
 from diff2.models.losses import squared
 from diff2.questions import ALL, Batch, Population, Question
 from helpers import start_of
@@ -49,7 +49,7 @@ def test_masks_differ_between_clients():
     """Two clients with the same records: the same masks would give the same sums."""
     model = torch.nn.Sequential(torch.nn.Linear(8, 20), torch.nn.Dropout(0.5), torch.nn.Linear(20, 1)).double()
     clients = [make_clients(torch.float64)[0]] * 2
-    engine, stochastic = build_engine(model, squared, *clients[0], dtype=torch.float64, device=torch.device("cpu"))
+    engine, stochastic = build_engine(model, squared, Shapes.of(*clients[0]), dtype=torch.float64)
     cohort = PerClientCohort(engine, clients, source=SOURCE, stochastic=stochastic)
     one, two, again = (
         cohort.answer(Question.gradient(1.0, batch=Batch(clients=(p,))).at(1, start_of(model))).value for p in (0, 1, 0)

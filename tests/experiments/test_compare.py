@@ -109,7 +109,7 @@ def test_what_is_not_installed_is_named(monkeypatch, words, name):
     result = diff2_here(*words, "--out", "x")
     assert result.exit_code == 1
     assert single_line(result.stderr) == (
-        f"error: experiments need {name}; install with: pip install 'diff2[experiments]'\n"
+        f"error: this command needs {name}; install with: pip install 'diff2[experiments]'\n"
     )
 
 

@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import diff2
-from diff2.gradients import ColumnsEngine, Records
+from diff2.gradients import Records
+from diff2.gradients.columns import ColumnsEngine
 from diff2.models.losses import cross_entropy
 from helpers import start_of
 from probes import plain_sum

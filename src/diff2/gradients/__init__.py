@@ -2,7 +2,6 @@
 
 from . import layers as _layers  # noqa: F401, registers the rules of PyTorch's own layers
 from .choose import ENGINES, build_engine
-from .columns import ColumnsEngine
 from .engine import Engine, Evaluation
 from .flat import FlatModule
 from .groups import row_by_row
@@ -14,7 +13,6 @@ from .sums import rounding_allowance
 
 __all__ = [
     "ENGINES",
-    "ColumnsEngine",
     "Engine",
     "Evaluation",
     "Feature",
