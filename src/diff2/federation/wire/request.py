@@ -125,7 +125,7 @@ def _described(question: Question) -> dict[str, Any]:
 
 
 def _part(fields: Any, vectors: Mapping[str, Vector]) -> tuple[float, Question]:
-    if not isinstance(fields, dict) or fields.get("kind") not in ARRAYS:
+    if not isinstance(fields, dict) or fields.get("kind") not in tuple(ARRAYS):
         raise BadMessage("a part of the request is not a question")
     kind, purpose = fields["kind"], fields.get("purpose")
     if not isinstance(purpose, str) or not 0 < len(purpose) <= 32:
