@@ -1,4 +1,7 @@
-"""The progress bar of a run: rounds, epsilon spent so far, time left."""
+"""The progress bar, for all that takes time: rounds of a run, runs of a comparison, bytes of a download.
+
+Importing this is cheap; rich is imported when a bar is shown.
+"""
 
 from __future__ import annotations
 
@@ -8,43 +11,54 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from ._numbers import epsilon_text
+PAUSE = 0.2  # seconds between two updates
 
 
 class Reporter(Protocol):
-    """Is called after each round."""
+    """Is called with what is done so far."""
 
-    def __call__(self, round: int, epsilon: Callable[[], float]) -> None: ...
+    def __call__(self, done: int, note: str | Callable[[], str] = "", total: int | None = None) -> None:
+        """Show ``done`` of ``total``, and a note; one that takes time to compute is a function, called when it is due."""
+        ...
 
 
 @contextmanager
-def progress_bar(rounds: int, *, start: int, show: bool | None, label: str = "training") -> Iterator[Reporter]:
-    """Yield a reporter; ``show=None`` shows the bar where standard error is a terminal."""
-    if show is None:
-        show = sys.stderr.isatty()
-    if not show:
-        yield lambda round, epsilon: None
+def progress_bar(
+    total: int | None = None, *, show: bool | None, label: str = "training", start: int = 0, unit: str = "rounds"
+) -> Iterator[Reporter]:
+    """Yield a reporter.
+
+    Args:
+        total: None until the reporter is given one.
+        show: None shows the bar where standard error is a terminal.
+        start: what is done already.
+        unit: what is counted; ``"bytes"`` are shown as sizes.
+    """
+    if not (sys.stderr.isatty() if show is None else show):
+        yield lambda done, note="", total=None: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    count = (DownloadColumn(),) if unit == "bytes" else (MofNCompleteColumn(), TextColumn(unit))
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rounds  epsilon {task.fields[epsilon]}"),
+        *count,
+        TextColumn("{task.fields[note]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(label, total=rounds, completed=start, epsilon="-")
-        last, pause = 0.0, 0.2
+        task = bar.add_task(label, total=total, completed=start, note="")
+        last, pause = 0.0, PAUSE
 
-        def report(round: int, epsilon: Callable[[], float]) -> None:
+        def report(done: int, note: str | Callable[[], str] = "", total: int | None = None) -> None:
             nonlocal last, pause
-            now = time.monotonic()
-            if now - last > pause or round == rounds:  # pricing the ledger takes longer than a small round
-                bar.update(task, completed=round, epsilon=epsilon_text(epsilon()))
+            now, goal = time.monotonic(), bar.tasks[0].total if total is None else total
+            if now - last > pause or done == goal:
+                text = note if isinstance(note, str) else note()
+                bar.update(task, completed=done, total=goal, note=text)
                 last = time.monotonic()
-                pause = max(0.2, 20 * (last - now))
+                pause = max(PAUSE, 20 * (last - now))
 
         yield report

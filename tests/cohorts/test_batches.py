@@ -175,8 +175,7 @@ GROUPS = [
 
 
 def ask_groups(question, weighting, cohort=LocalCohort):
-    example = (part[:6].unsqueeze(1) for part in CLIENTS[0])
-    engine, _ = build_engine(paper_network(), squared, Shapes.of(*example), grouped=True)
+    engine, _ = build_engine(paper_network(), squared, Shapes.of(*CLIENTS[0]), grouped=True)
     return Asked(question, Population(SIZES, weighting, unit="group"), engine=engine, groups=GROUPS, cohort=cohort)
 
 

@@ -1,19 +1,22 @@
-"""``diff2 federate package``, ``join`` and ``submit``: across organisations, by FLARE's own provisioning and tools."""
+"""``diff2 federate package``, ``join`` and ``submit``: federations across organisations."""
 
 from __future__ import annotations
 
-import os
-import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .._numbers import epsilon_text
+from .._progress import progress_bar
 from .console import command, emit_json, ending, show_facts
 from .options import Json, Quiet, RunToml
 
 if TYPE_CHECKING:
-    from ..federation.flare.launch import Kit
+    from ..federation.flare.follow import Attempt
 
 KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="The startup kit of a server or a site.")]
 JobFolder = Annotated[Path, typer.Argument(metavar="JOB", help="The job folder of a package.")]
@@ -30,26 +33,26 @@ def register(app: typer.Typer) -> None:
 
 def package(
     run_file: RunToml,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the package goes, one folder a party.")],
-    server: Annotated[str, typer.Option(metavar="HOST", help="Name under which sites reach the server.")] = "localhost",
-    admin: Annotated[str, typer.Option(metavar="EMAIL", help="Who submits jobs.")] = "admin@diff2.local",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the server for sites.")] = 8002,
-    admin_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the server for the admin.")] = 8003,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the package, with one folder per party.")],
+    server: Annotated[str, typer.Option(metavar="HOST", help="The server's host name, for sites.")] = "localhost",
+    admin: Annotated[str, typer.Option(metavar="EMAIL", help="The admin, who submits jobs.")] = "admin@diff2.local",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The server's port for sites.")] = 8002,
+    admin_port: Annotated[int, typer.Option(min=1, max=65535, help="The server's port for the admin.")] = 8003,
     directory: Annotated[
-        str, typer.Option(metavar="PATH", help="Where the run lives on the server, below its kit.")
+        str, typer.Option(metavar="PATH", help="Directory of the run, below the server's kit.")
     ] = "runs/run",
-    provision: Annotated[bool, typer.Option("--provision", help="Make certificates and kits, by FLARE.")] = False,
+    provision: Annotated[bool, typer.Option("--provision", help="Let FLARE make certificates and kits.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write what a deployment needs: provisioning input, job, and one folder a party that says what to do."""
+    """Write what a deployment needs: provisioning input, job, and one folder per party with instructions."""
     with ending():
-        _require_flare()
-        from ..federation.flare.kits import Parties
-        from ..federation.flare.package import check_directory, packable, write_package
+        require_flare()
+        from ..federation.flare.package import check_directory, packageable, write_package
+        from ..federation.flare.provisioning import Parties
         from ..runfile.reader import FederationSettings, read_run_file
 
         run = read_run_file(run_file, None)
-        packable(run)
+        packageable(run)
         check_directory(directory)
         sites = (run.federation or FederationSettings()).sites
         parties = Parties(sites, server, admin, port=port, admin_port=admin_port)
@@ -66,82 +69,86 @@ def join(
     kit: KitFolder,
     site: Annotated[Path | None, typer.Option("--site", metavar="SITE.toml", help="The site file of a site.")] = None,
 ) -> None:
-    """Start the kit of a site, with its site.toml, or of the server; it runs until it is stopped."""
+    """Start the kit of the server, or of a site with its site.toml; it runs until it is stopped."""
     with ending():
-        _require_flare()
+        require_flare()
         from ..errors import InvalidArgument
         from ..federation.flare.job import SITE_VARIABLE
-        from ..federation.flare.kits import harden
         from ..federation.flare.launch import read_kit, start_command
+        from ..federation.flare.processes import run_in_foreground
+        from ..federation.flare.provisioning import harden
         from ..federation.site.policy import read_site_file
 
         found = read_kit(kit)
         start = start_command(found)
-        environment = dict(os.environ)
+        environment = {}
         if found.role == "site":
             if site is None:
                 raise InvalidArgument(
-                    f"the kit is that of the site {found.name!r}; say what it agrees to: --site SITE.toml"
+                    f"this is the kit of the site {found.name!r}; give its site file: --site SITE.toml"
                 )
             read_site_file(site)
             environment[SITE_VARIABLE] = str(site.resolve())
         elif site is not None:
             raise InvalidArgument("--site is for the kit of a site; this is the server's, which has no records")
         harden(found.path, found.path)
-        _until_stopped(found, start, environment)
+        if run_in_foreground(start, folder=found.path, environment=environment):
+            raise typer.Exit(1)
 
 
 def submit(
     job: JobFolder,
     kit: Annotated[Path, typer.Option("--kit", metavar="KIT", help="The startup kit of the admin.")],
-    restarts: Annotated[int, typer.Option(min=0, help="New jobs to try where one stops.")] = 3,
-    start_timeout: Annotated[float, typer.Option(help="Seconds until all must be there and under way.")] = 120.0,
+    restarts: Annotated[int, typer.Option(min=0, help="New jobs to try if one stops.")] = 3,
+    start_timeout: Annotated[float, typer.Option(help="Seconds for sites to connect and the job to start.")] = 120.0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Submit a job, follow it, and go on with the run as a new job where it stops."""
-    with ending(f"go on with: {command('diff2', 'federate', 'submit', job, '--kit', kit)}"):
-        _require_flare()
+    """Submit a job, follow it, and resume the run with a new job if it stops."""
+    with ending(f"resume with: {command('diff2', 'federate', 'submit', job, '--kit', kit)}"):
+        require_flare()
+        from ..federation.flare.job import read_job
         from ..federation.flare.launch import read_kit
-        from ..federation.flare.submit import read_job
         from ..federation.flare.submit import submit as submit_job
-        from .federate import progress_bar
 
-        order = read_job(job)
-        with progress_bar(order.agreement.algorithm.rounds, show=False if quiet or as_json else None) as report:
+        spec = read_job(job)
+        with job_reporter(spec.agreement.algorithm.rounds, show=False if quiet or as_json else None) as report:
             jobs = submit_job(job, read_kit(kit), restarts=restarts, start_timeout=start_timeout, report=report)
         if as_json:
-            emit_json({"jobs": jobs, "directory": str(order.directory)})
+            emit_json({"jobs": jobs, "directory": str(spec.directory)})
         elif not quiet:
-            show_facts("trained at sites", {"jobs": str(jobs), "on the server, in its kit": str(order.directory)})
+            show_facts("trained over sites", {"jobs": str(jobs), "on the server, in its kit": str(spec.directory)})
 
 
-def _until_stopped(kit: Kit, start: list[str], environment: dict[str, str]) -> None:
-    """Run FLARE's process in the foreground; whatever stops this command stops it."""
-    from ..federation.flare.processes import end_with_parent
+@contextmanager
+def job_reporter(rounds: int, *, show: bool | None) -> Iterator[Callable[[Attempt], None]]:
+    """Yield a reporter: a bar with rounds, epsilon and sites, and a line where a job stops."""
+    with progress_bar(rounds, show=show, label="federated run") as bar:
 
-    process = subprocess.Popen(start, cwd=kit.path, env=environment, preexec_fn=end_with_parent)
-    try:
-        status = process.wait()
-    except KeyboardInterrupt:
-        status = 0
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-    if status:
-        raise typer.Exit(1)
+        def report(attempt: Attempt) -> None:
+            progress = attempt.progress
+            if "stopped" in progress:
+                print(f"job {attempt.number} stopped: {progress['stopped']} Trying again.", file=sys.stderr)
+                return
+            done, sites = progress.get("round", 0), progress.get("sites", {})
+            answered = sum(round >= done for round in sites.values())
+            spent = epsilon_text(progress.get("epsilon"))
+            bar(done, f"epsilon {spent}, {answered}/{len(sites)} sites, job {attempt.number}")
+
+        yield report
 
 
-def _require_flare() -> None:
+def epsilon_text(value: Any) -> str:
+    """Return an epsilon as text, or a dash where there is none yet."""
+    return "-" if value is None else epsilon_text(float(value))
+
+
+def require_flare() -> None:
+    """Refuse to go on without NVIDIA FLARE, which is an extra."""
     from ..errors import InvalidArgument
 
     try:
-        import nvflare  # noqa: F401
+        from ..federation.flare import job  # noqa: F401
     except ImportError as error:
         raise InvalidArgument(
             f"a federation needs NVIDIA FLARE ({error}); install it with: pip install 'diff2[federation]'"

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from .._numbers import epsilon_text
 from .console import command, emit_json, ending, show_facts, show_guarantee, show_rows
-from .deploy import register
+from .deploy import epsilon_text, job_reporter, register, require_flare
 from .options import DataDir, Json, Quiet, RunToml, Seed
-
-if TYPE_CHECKING:
-    from ..federation.flare.local import Attempt
 
 federate_app = typer.Typer(
     name="federate",
@@ -24,65 +18,86 @@ federate_app = typer.Typer(
     no_args_is_help=True,
 )
 
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Where model, ledger and result go.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Directory for model, ledger and result.")]
 Sites = Annotated[
     Path | None,
     typer.Option(
-        "--sites", metavar="DIR", help="Folder with NAME/site.toml for every site; without it, clients of \\[data]."
+        "--sites", metavar="DIR", help="Folder with NAME/site.toml for every site; default: the clients of \\[data]."
     ),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in DIR.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in DIR.")]
 Restarts = Annotated[
-    int | None, typer.Option(min=0, help="New jobs to try where one stops; default: as \\[federation] says, or 3.")
+    int | None, typer.Option(min=0, help="New jobs to try if one stops; default: that of \\[federation], or 3.")
 ]
 
 
-@federate_app.command(epilog="Example: diff2 federate simulate run.toml --out runs/simulated")
-def simulate(
-    run_file: RunToml,
-    out: Out,
-    sites: Sites = None,
-    resume: Resume = False,
-    seed: Seed = None,
-    restarts: Restarts = None,
-    data_dir: DataDir = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Train over sites in FLARE's simulator on this machine."""
-    _here("simulate", run_file, out, sites, resume, seed, restarts, data_dir, as_json, quiet)
+def _add_run_command(kind: str, summary: str) -> None:
+    """Add a command that trains on this machine."""
+
+    @federate_app.command(kind, help=summary, epilog=f"Example: diff2 federate {kind} run.toml --out runs/{kind}")
+    def run(
+        run_file: RunToml,
+        out: Out,
+        sites: Sites = None,
+        resume: Resume = False,
+        seed: Seed = None,
+        restarts: Restarts = None,
+        data_dir: DataDir = None,
+        as_json: Json = False,
+        quiet: Quiet = False,
+    ) -> None:
+        again: list[object] = ["--sites", sites] if sites is not None else []
+        again += ["--seed", seed] if seed is not None else []
+        again += ["--data-dir", data_dir] if data_dir is not None else []
+        advice = f"resume with: {command('diff2', 'federate', kind, run_file, '--out', out, '--resume', *again)}"
+        with ending(advice):
+            require_flare()
+            from .._files import read_json
+            from ..federation.flare import local
+            from ..federation.from_run_file import job_from_run_file
+            from ..runfile.reader import FederationSettings, read_run_file
+            from ..runfile.run import require_free
+
+            file = read_run_file(run_file, data_dir)
+            require_free(out, resume)
+            spec, folder = job_from_run_file(file, out, sites=sites, seed=seed)
+            settings = file.federation or FederationSettings()
+            with job_reporter(spec.agreement.algorithm.rounds, show=False if quiet or as_json else None) as report:
+                jobs = local.run_locally(
+                    spec,
+                    folder,
+                    simulate=kind == "simulate",
+                    restarts=settings.restarts if restarts is None else restarts,
+                    start_timeout=settings.start_timeout,
+                    report=report,
+                )
+            document = read_json(out / "result.json") or {}
+            if as_json:
+                emit_json({**document, "directory": str(out), "jobs": jobs})
+            elif not quiet:
+                _show(out, document, jobs)
 
 
-@federate_app.command(epilog="Example: diff2 federate local run.toml --out runs/local")
-def local(
-    run_file: RunToml,
-    out: Out,
-    sites: Sites = None,
-    resume: Resume = False,
-    seed: Seed = None,
-    restarts: Restarts = None,
-    data_dir: DataDir = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Train over sites with a server and one process a site on 127.0.0.1: started, run, and stopped."""
-    _here("local", run_file, out, sites, resume, seed, restarts, data_dir, as_json, quiet)
+_add_run_command("simulate", "Train over sites in FLARE's simulator on this machine.")
+_add_run_command(
+    "local", "Train over sites on this machine: start a server and one process per site, run, and stop them all."
+)
 
 
 @federate_app.command(epilog="Example: diff2 federate status runs/local")
 def status(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run.")], as_json: Json = False
 ) -> None:
-    """Say how far a run at sites is: rounds, which sites answered, epsilon spent, time left."""
+    """Show the progress of a federated run: rounds, which sites answered, epsilon spent, time left."""
     with ending():
         from .._files import read_json
         from ..errors import InvalidArgument
-        from ..federation.server.order import OUTCOME, PROGRESS
+        from ..federation.server.job import OUTCOME, PROGRESS
 
         progress, outcome = read_json(directory / PROGRESS), read_json(directory / OUTCOME)
         if progress is None and outcome is None:
-            raise InvalidArgument(f"no run at sites in {directory}, or its first round is not over yet")
-        document = {**(progress or {}), "outcome": outcome or {"state": "running, or killed"}}
+            raise InvalidArgument(f"no federated run in {directory}, or its first round is not complete yet")
+        document = {**(progress or {}), "outcome": outcome or {"state": "running or killed"}}
         if as_json:
             emit_json(document)
         else:
@@ -94,7 +109,7 @@ def ledger(
     site_file: Annotated[Path, typer.Argument(metavar="SITE.toml", help="The site file of a site.")],
     as_json: Json = False,
 ) -> None:
-    """Show what a site has agreed to and answered, from its own ledger and nothing else."""
+    """Show what a site has agreed to and answered, from its own ledger alone."""
     with ending():
         from ..errors import InvalidArgument
         from ..federation.site.ledger import read_site_ledger
@@ -103,7 +118,7 @@ def ledger(
         site = read_site_file(site_file)
         path = site.directory / "ledger.jsonl"
         if not path.exists():
-            raise InvalidArgument(f"{path} does not exist: the site has taken part in nothing yet")
+            raise InvalidArgument(f"{path} does not exist: the site has not taken part in any run yet")
         found = read_site_ledger(path)
         rows: list[dict[str, Any]] = [
             {
@@ -112,7 +127,7 @@ def ledger(
                 "epsilon": run.epsilon,
                 "delta": run.delta,
                 "epsilon_against_server": found.epsilon_against_server(run.run),
-                "answers": found.count(run.run),
+                "answers": len(found.answers(run.run)),
                 "complete": run.run in found.ended,
             }
             for run in found.runs.values()
@@ -144,101 +159,6 @@ def ledger(
 register(federate_app)
 
 
-def _here(
-    kind: str,
-    run_file: Path,
-    out: Path,
-    sites: Path | None,
-    resume: bool,
-    seed: int | None,
-    restarts: int | None,
-    data_dir: Path | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    again: list[object] = ["--sites", sites] if sites is not None else []
-    again += ["--seed", seed] if seed is not None else []
-    advice = f"go on with: {command('diff2', 'federate', kind, run_file, '--out', out, '--resume', *again)}"
-    with ending(advice):
-        from .._files import read_json
-        from ..federation.from_run_file import order_of
-        from ..runfile.reader import FederationSettings, read_run_file
-        from ..runfile.run import require_free
-
-        run = read_run_file(run_file, data_dir)
-        require_free(out, resume)
-        run_here = _engine()
-        order, folder = order_of(run, out, sites=sites, seed=seed)
-        settings = run.federation or FederationSettings()
-        with progress_bar(order.agreement.algorithm.rounds, show=False if quiet or as_json else None) as report:
-            jobs = run_here(
-                order,
-                folder,
-                simulate=kind == "simulate",
-                restarts=settings.restarts if restarts is None else restarts,
-                start_timeout=settings.start_timeout,
-                report=report,
-            )
-        document = read_json(out / "result.json") or {}
-        if as_json:
-            emit_json({**document, "directory": str(out), "jobs": jobs})
-        elif not quiet:
-            _show(out, document, jobs)
-
-
-def _engine() -> Callable[..., int]:
-    """Return what carries out orders on this machine; FLARE is an extra."""
-    from ..errors import InvalidArgument
-
-    try:
-        from ..federation.flare.local import run_here
-    except ImportError as error:
-        raise InvalidArgument(
-            f"a federation needs NVIDIA FLARE ({error}); install it with: pip install 'diff2[federation]'"
-        ) from None
-    return run_here
-
-
-@contextmanager
-def progress_bar(rounds: int, *, show: bool | None) -> Iterator[Callable[[Attempt], None]]:
-    """Yield a reporter: a bar with rounds, epsilon, sites and the time left, and a line where a job stops."""
-
-    def stopped(attempt: Attempt) -> None:
-        if "stopped" in attempt.progress:
-            print(f"job {attempt.number} stopped: {attempt.progress['stopped']} Trying again.", file=sys.stderr)
-
-    if not (sys.stderr.isatty() if show is None else show):
-        yield stopped
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (
-        TextColumn("[bold]job {task.fields[job]}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rounds  epsilon {task.fields[epsilon]}  {task.fields[sites]}  {task.fields[left]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=rounds, job=1, epsilon="-", sites="starting", left="")
-
-        def report(attempt: Attempt) -> None:
-            stopped(attempt)
-            done, heard = attempt.progress.get("round", 0), attempt.progress.get("sites", {})
-            here = sum(round >= done for round in heard.values())
-            left = attempt.progress.get("seconds_left")
-            bar.update(
-                task,
-                completed=done,
-                job=attempt.number,
-                epsilon=_epsilon(attempt.progress.get("epsilon")),
-                sites=f"{here}/{len(heard)} sites" if heard else "starting",
-                left="" if left is None else f"{left:.0f} s left",
-            )
-
-        yield report
-
-
 def _facts(document: dict[str, Any]) -> dict[str, str]:
     outcome = document["outcome"]
     heard = ", ".join(f"{site} (round {round})" for site, round in document.get("sites", {}).items())
@@ -246,7 +166,7 @@ def _facts(document: dict[str, Any]) -> dict[str, str]:
         "state": str(outcome.get("state")) + (f": {outcome['message']}" if "message" in outcome else ""),
         "rounds": f"{document.get('round', 0)} of {document.get('rounds', '?')}",
         "sites answered": heard or "-",
-        "epsilon spent": _epsilon(document.get("epsilon")),
+        "epsilon spent": epsilon_text(document.get("epsilon")),
         "time left": f"{document.get('seconds_left', 0):.0f} s",
     }
 
@@ -260,9 +180,5 @@ def _show(out: Path, document: dict[str, Any], jobs: int) -> None:
         "jobs": str(jobs),
         "model": str(out / "model.pt") if (out / "model.pt").exists() else "at the sites; the server has not seen it",
     }
-    show_facts("trained at sites", facts)
+    show_facts("trained over sites", facts)
     show_guarantee(str(document.get("guarantee", {}).get("sentence", "")))
-
-
-def _epsilon(value: Any) -> str:
-    return "-" if value is None else epsilon_text(float(value))

@@ -1,7 +1,7 @@
-"""The agreement: everything the parties of a run settle beforehand, in plain values. Everything but the records.
+"""The agreement: everything about a run except the records, in plain values.
 
-The server sends it, every site reads it with the same checks as a run file, holds it against its own policy, and from
-then on answers only questions that belong to it.
+The server sends it. Every site reads it with the same checks as a run file, compares it with its own policy, and from
+then on answers only the questions that belong to it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ..questions import Protection
 from ..runfile.fields import convert, from_table
 from ..runfile.reader import ModelSettings, PrivacySettings, RunSettings, named, portable, protection_of
 
-FORMAT = 2
+FORMAT = 3
 SERVER = Trust()
-TABLES = ("algorithm", "model", "privacy", "run", "encoding", "trust")
+TABLES = ("algorithm", "model", "privacy", "run", "trust")
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,17 @@ class Agreement:
     privacy: PrivacySettings
     run: RunSettings
     encoding: Encoding  # columns, their public ranges, classes
-    group_column: str | None = None  # names the group of a record, where groups are protected
-    leaks: tuple[str, ...] = ()  # what was taken from records without noise, if anything was
+    group_column: str | None = None  # holds the group of each record, where groups are protected
+    leaks: tuple[str, ...] = ()  # what was computed from records without noise, if anything
     trust: Trust = SERVER
+
+    def __post_init__(self) -> None:
+        if self.run.metrics_every is not None:
+            raise InvalidArgument("metrics_every computes exact values from all records; at sites that is not possible")
 
     @property
     def protection(self) -> Protection:
-        """What is protected, and how that is counted."""
+        """What is protected, and how it is accounted for."""
         return protection_of(self.privacy, self.run, grouped=self.grouped)
 
     @property
@@ -57,7 +61,7 @@ class Agreement:
         return self.group_column is not None
 
     def plan(self, sizes: Iterable[int]) -> Plan:
-        """Return the noise that the agreement means, for sites of these sizes. Every party computes it for itself."""
+        """Return the noise for sites of these sizes. Every party computes it for itself."""
         return plan(self.algorithm, self.privacy.budget, tuple(sizes), self.protection)
 
     @property
@@ -67,7 +71,7 @@ class Agreement:
         return dtype
 
     def build_model(self) -> nn.Module:
-        """Return the model at its starting point."""
+        """Return the model with its initial parameters."""
         return mlp(len(self.encoding.inputs), self.encoding.outputs, **asdict(self.model)).to(self.dtype)
 
     def build_engine(self) -> tuple[Engine, bool]:
@@ -101,23 +105,23 @@ class Agreement:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 by which the parties see that they agree on the same."""
+        """The SHA-256 by which the parties check that they hold the same agreement."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
 
 def read_agreement(fields: Any) -> Agreement:
-    """Return what :meth:`Agreement.to_json` described; unknown names and keys are refused, nothing is imported."""
+    """Read what :meth:`Agreement.to_json` wrote; unknown names and keys are refused, and nothing is imported."""
     if not isinstance(fields, Mapping) or fields.get("format") != FORMAT:
-        raise InvalidArgument("the agreement is not one of this version of diff2; all parties need the same version")
-    missing = sorted({*TABLES, "group_column", "leaks"} - set(fields))
+        raise InvalidArgument("the agreement is from another version of diff2; all parties need the same version")
+    missing = sorted({*TABLES, "encoding", "group_column", "leaks"} - set(fields))
     if missing:
-        raise InvalidArgument(f"the agreement says nothing of {missing}")
+        raise InvalidArgument(f"the agreement lacks {missing}")
     tables = {name: _table(name, fields[name]) for name in TABLES}
     _refuse_foreign_code(tables["algorithm"])
     if tables["model"].pop("name", None) != "mlp":
         raise InvalidArgument("expected the model to be 'mlp'; other models cannot be described in an agreement yet")
     try:
-        encoding = Encoding.from_json(tables["encoding"])
+        encoding = Encoding.from_json(fields["encoding"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgument(f"the encoding of the agreement is damaged ({type(error).__name__})") from None
     group = fields["group_column"]
@@ -138,11 +142,11 @@ def read_agreement(fields: Any) -> Agreement:
 def _table(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidArgument(f"expected [{name}] of the agreement to be a table")
-    return {} if name == "encoding" and not value else _without_none(value) if name != "encoding" else dict(value)
+    return _without_none(value)
 
 
 def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table without what was left out; a run file has no word for it either."""
+    """Return the table without null values; TOML has none either."""
     return {
         key: _without_none(value) if isinstance(value, Mapping) else value
         for key, value in table.items()
@@ -151,7 +155,7 @@ def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_foreign_code(table: Mapping[str, Any]) -> None:
-    """Refuse names that would import something: a party must not choose what another executes."""
+    """Refuse names that would be imported: one party must not choose what another executes."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             _refuse_foreign_code(value)

@@ -1,7 +1,8 @@
-"""From a run file to an order and a folder of sites on this machine.
+"""From a run file to a job and a folder of sites on this machine.
 
-Either every site has its own folder with a site.toml, or the clients of ``[data]`` are dealt into such folders here, to
-try the thing out: each then holds its own records in an .npz, as encoded, and agrees to exactly this run.
+Either every site has its own folder with a site.toml, or the clients of ``[data]`` are written to such folders, to run
+a federation on one machine: each folder then holds the client's records, encoded, in an .npz file, and a site.toml that
+agrees to exactly this run.
 """
 
 from __future__ import annotations
@@ -21,30 +22,27 @@ from ..privacy.trust import Trust
 from ..runfile.reader import AT_SITES, FederationSettings, RunFile
 from .agreement import Agreement
 from .sealed.keys import SiteKeys
-from .server.order import Order
+from .server.job import JobSpec
 
 KEYS = "sites.keys"  # of sealed runs, for all sites
 
 
-def order_of(
+def job_from_run_file(
     run: RunFile, directory: Path, *, sites: Path | None = None, seed: int | None = None
-) -> tuple[Order, Path]:
-    """Return what the server is to do, and the folder with NAME/site.toml for every site.
+) -> tuple[JobSpec, Path]:
+    """Return the server's job, and the folder with NAME/site.toml for every site.
 
     Args:
         directory: of the run.
-        sites: that folder; without it, the clients of ``[data]`` are dealt into one in ``directory``.
-        seed: instead of the file's.
+        sites: that folder; without it, the clients of ``[data]`` are written to one in ``directory``.
+        seed: overrides the file's.
     """
+    run = run if seed is None else replace(run, run=replace(run.run, seed=seed))
     federation = run.federation or FederationSettings()
-    settings = run.run if seed is None else replace(run.run, seed=seed)
-    run = replace(run, run=settings)
-    if settings.metrics_every is not None:
-        raise InvalidArgument("metrics_every computes exact values from all records; at sites that is not possible")
-    if sites is not None or is_elsewhere(run):
+    if sites is not None or has_data_at_sites(run):
         if sites is None:
             raise InvalidArgument("[data] names no tables; say where the sites' folders are: --sites DIR")
-        names, agreement = federation.sites, agreement_at_sites(run)
+        names, agreement = federation.sites, public_agreement(run)
         for name in names:
             if not (sites / name / "site.toml").is_file():
                 raise InvalidArgument(f"no site file at {sites / name / 'site.toml'}; every site needs one")
@@ -53,30 +51,34 @@ def order_of(
         names = federation.sites or site_names(tables.names)
         if len(names) != len(tables.clients):
             raise InvalidArgument(f"[federation] lists {len(names)} sites, [data] has {len(tables.clients)} clients")
-        agreement = _agreement(run, tables.encoding, tables.leaks)
-        sites = directory / "sites"
-        _deal(tables, names, sites, agreement)
+        agreement, sites = _agreement(run, tables.encoding, tables.leaks), directory / "sites"
+        _write_sites(tables, names, sites, agreement)
+    require_sites(names)
+    return JobSpec(agreement, names, directory.resolve(), federation.timeout, federation.minimum_sites), sites
+
+
+def require_sites(names: Sequence[str]) -> None:
+    """Refuse a run file that lists no sites."""
     if not names:
         raise InvalidArgument("[federation] needs the key 'sites'; add a line: sites = [...]")
-    return Order(agreement, names, directory.resolve(), federation.timeout, federation.minimum_sites), sites
 
 
-def agreement_at_sites(run: RunFile) -> Agreement:
-    """Return the agreement that a run file describes without anybody having seen a record."""
+def public_agreement(run: RunFile) -> Agreement:
+    """Return the agreement that a run file describes without any record."""
     if not isinstance(run.data, TableSettings):
         raise InvalidArgument(f"{run.path}: [data] must describe the columns of the sites' tables")
     return _agreement(run, public_encoding(run.data), ())
 
 
-def is_elsewhere(run: RunFile) -> bool:
-    """Whether the run file leaves it to the sites where the tables are."""
+def has_data_at_sites(run: RunFile) -> bool:
+    """Whether only the sites know where the tables are."""
     if run.data is None:
         raise InvalidArgument(f"{run.path}: the table [data] is missing")
     return isinstance(run.data, TableSettings) and run.data.file == AT_SITES
 
 
 def public_encoding(data: TableSettings) -> Encoding:
-    """Return how tables are used, from public settings alone."""
+    """Return how columns are encoded, from public settings alone."""
     if data.columns is None:
         raise InvalidArgument("[data] needs the key 'columns': the inputs must be listed where tables are at sites")
     if data.scale != "none" or data.target_scale not in (None, "none"):
@@ -93,7 +95,7 @@ def public_encoding(data: TableSettings) -> Encoding:
 
 
 def site_names(clients: Sequence[str]) -> tuple[str, ...]:
-    """Return names for sites that FLARE accepts, from the names of clients.
+    """Return site names that FLARE accepts, from the names of clients.
 
     >>> site_names(["site 1", "site 2"]), site_names(["a.csv", "b/a.csv"])
     (('site-1', 'site-2'), ('site-1', 'site-2'))
@@ -109,26 +111,23 @@ def _agreement(run: RunFile, encoding: Encoding, leaks: tuple[str, ...]) -> Agre
     return Agreement(run.algorithm, run.model, run.privacy, run.run, encoding, group, leaks, trust)
 
 
-def _deal(tables: EncodedClients, names: Sequence[str], folder: Path, agreement: Agreement) -> None:
+def _write_sites(tables: EncodedClients, names: Sequence[str], folder: Path, agreement: Agreement) -> None:
+    """Write one folder per client, with its records and a site.toml; leave existing ones as they are."""
     private = agreement.run.seed is None and agreement.privacy.budget.private
     epsilon = repr(agreement.privacy.epsilon) if private else "inf"
-    place_of_keys = ""
-    if agreement.trust.sealed:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / KEYS).exists():
-            SiteKeys.generate().save(folder / KEYS)
-        place_of_keys = f'\n[site]\nkeys = "../{KEYS}"\n'
+    keys = f'\n[site]\nkeys = "../{KEYS}"\n' if agreement.trust.sealed else ""
+    folder.mkdir(parents=True, exist_ok=True)
+    if keys and not (folder / KEYS).exists():
+        SiteKeys.generate().save(folder / KEYS)
     for p, name in enumerate(names):
-        place = folder / name
-        if (place / "site.toml").exists():
+        path = folder / name / "site.toml"
+        if path.exists():
             continue
-        place.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         inputs, targets = tables.clients[p]
         arrays: dict[str, Any] = {"inputs": inputs, "targets": targets}
         if tables.groups is not None:
             arrays["groups"] = np.asarray(tables.groups[p])
-        np.savez(place / "records.npz", **arrays)
+        np.savez(path.with_name("records.npz"), **arrays)
         policy = f"epsilon = {epsilon}\ndelta = {agreement.privacy.delta!r}\n"
-        (place / "site.toml").write_text(
-            f'[data]\nfile = "records.npz"\n\n[policy]\n{policy}{place_of_keys}', encoding="utf-8"
-        )
+        path.write_text(f'[data]\nfile = "records.npz"\n\n[policy]\n{policy}{keys}', encoding="utf-8")

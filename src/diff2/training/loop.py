@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from .._numbers import epsilon_text
 from .._progress import progress_bar
 from .._types import Vector
 from .._vectors import distance, norm
@@ -125,7 +126,7 @@ class Training:
                 while state.round < rounds:
                     state, info = self.step(state)
                     history.append(_row(info))
-                    report(state.round, ledger.epsilon)
+                    report(state.round, lambda: f"epsilon {epsilon_text(ledger.epsilon())}")
                     if True in [callback(state, info) for callback in callbacks]:
                         break
                     if time.monotonic() - saved > CHECKPOINT_SECONDS:

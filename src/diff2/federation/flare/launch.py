@@ -1,8 +1,8 @@
-"""Start a startup kit: FLARE's own server and client, the client without the commands that could read a site's files.
+"""Start a startup kit: FLARE's own server or client, the client without the commands that can read a site's files.
 
-An admin of FLARE may run ``cat``, ``grep`` and the like at sites; permissions are checked at the site, but only where
-the server asks for the check. So a site that does not trust its server must not have these commands at all. Only
-requests that jobs need are answered; run as a module, this file is FLARE's client with the others taken out.
+A FLARE admin may run ``cat``, ``grep`` and the like at sites; a site checks permissions only if the server asks it to.
+So a site that does not trust its server must not have these commands at all. Run as a module, this file is FLARE's
+client, which then answers only the requests that jobs need.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEEDED = frozenset(
 
 
 class Kit(NamedTuple):
-    """A startup kit, as it was handed to a party."""
+    """A startup kit, as a party receives it."""
 
     path: Path
     role: str  # "server", "site" or "admin"
@@ -37,7 +37,7 @@ class Kit(NamedTuple):
 
 
 def read_kit(path: Path) -> Kit:
-    """Find out whose kit this is."""
+    """Return whose kit this is."""
     startup = path / "startup"
     for role, file in (("server", "fed_server.json"), ("site", "fed_client.json"), ("admin", "fed_admin.json")):
         try:
@@ -50,7 +50,7 @@ def read_kit(path: Path) -> Kit:
         found = re.search(r"\borg=(\S+)", script.read_text(encoding="utf-8")) if script.exists() else None
         return Kit(path.resolve(), role, _name(role, fields), found.group(1) if found else "")
     raise InvalidArgument(
-        f"{path} is no startup kit: it has no startup/fed_server.json, fed_client.json or fed_admin.json"
+        f"{path} is not a startup kit: it has no startup/fed_server.json, fed_client.json or fed_admin.json"
     )
 
 
@@ -74,7 +74,7 @@ def _name(role: str, fields: dict[str, Any]) -> str:
 
 
 def keep_needed_requests() -> None:
-    """Take every request that jobs do not need out of FLARE's client, for this process."""
+    """Remove every request that jobs do not need from FLARE's client, in this process."""
     from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
     found = ClientRequestProcessors.request_processors

@@ -1,7 +1,7 @@
-"""The processes of a federation on this machine: started here, watched here, and all of them ended here.
+"""The processes of a federation on this machine: start them, watch them, and end all of them.
 
-FLARE puts each job into a process of its own, in a session of its own; so descendants are remembered while they can be
-seen, and ended by number.
+FLARE starts a process of its own for each job, in its own session; so descendants are remembered while they can be
+seen, and ended by their ids.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-GRACE = 5.0  # seconds between asking a process to end and making it
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 
 class Processes:
@@ -25,7 +25,7 @@ class Processes:
 
     def __init__(self) -> None:
         self._started: dict[str, subprocess.Popen[bytes]] = {}
-        self._seen: dict[int, float] = {}  # descendants, by number, with the time they began
+        self._seen: dict[int, float] = {}  # ids of descendants, with the time they started
 
     def __enter__(self) -> Processes:
         return self
@@ -38,7 +38,7 @@ class Processes:
     def start(
         self, name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
     ) -> int:
-        """Start a process whose output goes to ``log``; return its number."""
+        """Start a process whose output goes to ``log``; return its id."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as output:
             process = subprocess.Popen(
@@ -49,17 +49,17 @@ class Processes:
                 cwd=log.parent,
                 env={**os.environ, **(environment or {})},
                 start_new_session=True,
-                preexec_fn=end_with_parent,
+                preexec_fn=END_WITH_PARENT,
             )
         self._started[name] = process
         return process.pid
 
     def pid(self, name: str) -> int:
-        """Return the number of a process."""
+        """Return the id of a process."""
         return self._started[name].pid
 
     def ended(self) -> dict[str, int]:
-        """Return the processes that have ended, with their exit status; take note of all descendants of the others."""
+        """Return the exit status of the processes that have ended; remember all descendants of the others."""
         self._look()
         return {name: status for name, process in self._started.items() if (status := process.poll()) is not None}
 
@@ -78,7 +78,7 @@ class Processes:
         for number, began in self._seen.items():
             with contextlib.suppress(psutil.Error):
                 found = psutil.Process(number)
-                if found.create_time() == began:  # numbers are used again
+                if found.create_time() == began:  # ids are reused
                     found.kill()
         for process in self._started.values():
             if process.poll() is None:
@@ -95,9 +95,27 @@ class Processes:
                     self._seen[child.pid] = child.create_time()
 
 
-def end_with_parent() -> None:
-    """Have the kernel end this process when the one that started it is gone, even by kill -9; where it can."""
-    if sys.platform != "linux":
-        return
+def run_in_foreground(command: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> int:
+    """Run a process until it ends or this one is stopped, which also stops the other; return its exit status."""
+    process = subprocess.Popen(command, cwd=folder, env={**os.environ, **environment}, preexec_fn=END_WITH_PARENT)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(2 * GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this process when its parent is gone, even by kill -9."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+
+
+END_WITH_PARENT = _end_with_parent if sys.platform == "linux" else None  # Windows refuses any preexec_fn

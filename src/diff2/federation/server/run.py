@@ -1,7 +1,7 @@
-"""The server's side of a run: find the sites, agree, and train through a ``RemoteCohort``.
+"""The server's side of a run: find the sites, agree with them, and train through a ``RemoteCohort``.
 
-The run lives in its directory, with the same ledger and checkpoint as any other; the engine that carries the messages
-may be restarted under it as often as needed.
+The run is kept in its directory, with the same ledger and checkpoint as any other run; the engine that carries the
+messages may be restarted as often as needed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ..agreement import Agreement
 from ..faults import BadAnswer, SitesMissing
 from ..own_noise.cohort import OwnNoiseCohort, SitesMechanism
 from ..own_noise.noise import check_trust
+from ..sealed.cohort import SealedCohort
 from ..sealed.keys import SiteKeys
-from ..sealed.lead import SealedCohort
+from ..wire.cohort import Exchange, RemoteCohort, read_answers
 from ..wire.messages import Message, write
 from ..wire.request import CLOSE, DESCRIBE, OPEN
 from ..wire.transport import Transport
-from .cohort import Exchange, RemoteCohort, answers
 
 RUN_FILE = "federation.json"  # the name of the run, and its sites
 
@@ -48,25 +48,23 @@ def prepare_at_sites(
     strict: bool = False,
     keys: SiteKeys | None = None,
 ) -> Training:
-    """Agree with all sites and build the run; spend nothing yet. Use :func:`close_run` when it is done.
+    """Agree with all sites and build the run; nothing is spent yet. Call :func:`close_run` when it is complete.
 
     Args:
-        sites: the clients of the run, in this order. All must be there, in every round.
+        sites: the clients of the run, in this order. All must be connected, in every round.
         timeout: seconds a site has for an answer.
         directory: keeps ledger, checkpoint and the name of the run.
-        resume: take up the run in ``directory``, or start it if there is none.
+        resume: resume the run in ``directory``, or start it if there is none.
         watch: called after every exchange with the sites.
-        keys: what the sites have in common, where this is the site that leads and ``transport`` can add ciphertexts.
+        keys: of a sealed run, at its coordinator site; ``transport`` must then be able to add.
     """
     if agreement.trust.sealed and keys is None:
-        raise InvalidArgument("a sealed run is led by one of the sites, which have the keys, not by the server")
+        raise InvalidArgument("a sealed run is coordinated by one of the sites, which have the keys, not by the server")
     positive("timeout", timeout)
-    if agreement.run.metrics_every is not None:
-        raise InvalidArgument("metrics_every computes exact values from all records; at sites that is not possible")
     check_trust(agreement, len(sites))
     require_members(transport, sites)
-    told = {"agreement": agreement.to_json()}
-    described = _asked(transport, Message(DESCRIBE, told), sites, timeout)
+    agreed = {"agreement": agreement.to_json()}
+    described = _asked(transport, Message(DESCRIBE, agreed), sites, timeout)
     sizes = [_size(site, described[site]) for site in sites]
     noise_plan = agreement.plan(sizes)
     engine, _ = agreement.build_engine()
@@ -87,72 +85,66 @@ def prepare_at_sites(
     )
     tag = b""
     if not run.complete:
-        opened = _asked(
-            transport, Message(OPEN, {**told, "run": name, "sites": list(sites), "sizes": sizes}), sites, timeout
-        )
+        fields = {**agreed, "run": name, "sites": list(sites), "sizes": sizes, "engine": engine.name}
+        opened = _asked(transport, Message(OPEN, fields), sites, timeout)
         tag = _records_tag(agreement, sites, opened, keys)
     ledger = run.open_ledger(tag)
-    place = (transport, sites, noise_plan.population, name)
+    place: tuple[Any, ...] = (transport, sites, noise_plan.population, name)
     options: dict[str, Any] = {"source": run.noise, "timeout": timeout, "watch": watch}
     if trust is None:
         cohort, mechanism = RemoteCohort(*place, **options), Mechanism(ledger, run.noise)
     else:
         options["honest"] = trust["min_honest_sites"]
-        noisy = OwnNoiseCohort(*place, **options) if keys is None else SealedCohort(*place, keys=keys, **options)
-        cohort, mechanism = noisy, SitesMechanism(noisy, ledger, run.noise)
+        asking = OwnNoiseCohort(*place, **options) if keys is None else SealedCohort(*place, keys=keys, **options)
+        cohort, mechanism = asking, SitesMechanism(asking, ledger, run.noise)
     return assembled(noise_plan, engine, run, cohort, mechanism, agreement.run.output)
 
 
 def _asked(transport: Transport, message: Message, sites: Sequence[str], timeout: float) -> Mapping[str, Message]:
-    return answers(transport.broadcast(write(message), sites, timeout), sites, timeout)
+    return read_answers(transport.broadcast(write(message), sites, timeout), sites, timeout)
 
 
 def _records_tag(
     agreement: Agreement, sites: Sequence[str], opened: Mapping[str, Message], keys: SiteKeys | None
 ) -> bytes:
-    """Return a hash of the sites' hashes of their records; refuse sites with other keys than the one that leads."""
+    """Return a hash of the sites' hashes of their records; refuse sites whose keys are not the coordinator's."""
     for site in sites:
         if agreement.trust.sealed and opened[site].fields.get("keys") != (keys and keys.fingerprint):
-            raise BadAnswer(f"site {site!r} has other keys than the site that leads; give all sites the same file")
+            raise BadAnswer(f"site {site!r} has other keys than the coordinator; give all sites the same file")
     tags = [str(opened[site].fields.get("records")) for site in sites]
     return hashlib.sha256("\n".join(tags).encode()).digest()
 
 
 def close_run(training: Training, transport: Transport, timeout: float) -> list[str]:
-    """Tell the sites that the run is complete; return those that could not be told. They lose nothing by it."""
+    """Notify the sites that the run is complete; return those that could not be reached, which does no harm."""
     sites, run = (training.directory.settings[name] for name in ("sites", "run"))
     replies = transport.broadcast(write(Message(CLOSE, {"run": run})), sites, timeout)
     return [site for site in sites if site not in replies.answers]
 
 
 def require_members(transport: Transport, sites: Sequence[str]) -> None:
-    """Refuse to begin without all sites of the run."""
+    """Refuse to start without all sites of the run."""
     present = transport.members()
     missing = [site for site in sites if site not in present]
     if missing:
         raise SitesMissing(
-            f"{', '.join(map(repr, missing))} of the run's {len(sites)} sites are not there; present: "
-            f"{', '.join(map(repr, present)) or 'none'}. Start them, then begin or resume the run"
+            f"{', '.join(map(repr, missing))} of the run's {len(sites)} sites are not connected; connected: "
+            f"{', '.join(map(repr, present)) or 'none'}. Start them, then start or resume the run"
         )
 
 
 def _trust(agreement: Agreement, sites: int) -> dict[str, Any] | None:
-    """Say, for the ledger, who adds the noise; None where the server does."""
+    """Return who adds the noise, for the ledger; None where the server does."""
     trust = agreement.trust
     if trust.noise == "server":
         return None
-    return {
-        "noise": trust.noise,
-        "sites": sites,
-        "min_honest_sites": trust.honest_of(sites),
-        "secure_aggregation": trust.secure_aggregation,
-    }
+    return {**asdict(trust), "sites": sites, "min_honest_sites": trust.honest_of(sites)}
 
 
 def _size(site: str, description: Message) -> int:
     size = description.fields.get("size")
     if isinstance(size, bool) or not isinstance(size, int) or size < 1 or description.fields.get("site") != site:
-        raise BadAnswer(f"site {site!r} does not describe itself properly")
+        raise BadAnswer(f"site {site!r} does not describe itself correctly")
     return size
 
 
@@ -165,11 +157,13 @@ def recorded_run(directory: Path) -> tuple[str, tuple[str, ...]] | None:
         fields = json.loads(path.read_text(encoding="utf-8"))
         return str(fields["run"]), tuple(map(str, fields["sites"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} is damaged ({error!r}); restore it, or start a new run elsewhere") from None
+        raise CheckpointError(
+            f"{path} is damaged ({error!r}); restore it, or start a new run in another directory"
+        ) from None
 
 
 def _run_id(directory: Path, sites: Sequence[str], resume: bool) -> str:
-    """Return the name by which the sites know the run; drawn once, and kept."""
+    """Return the random identifier of the run, which is kept in its directory."""
     known = recorded_run(directory)
     if known is not None:
         if not resume:

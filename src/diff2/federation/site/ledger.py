@@ -1,7 +1,7 @@
-"""A site's own ledger: every run it agreed to, every question it answered, every one it refused. Append-only.
+"""A site's own ledger: every run it agreed to, every request it answered, every one it refused. Append-only.
 
-It is the site's memory across restarts: a question that was answered is answered with the same bytes again, and with
-no others. Lines are in the file before the answer leaves.
+It outlives restarts: a request that was answered gets the same bytes again, and no others. A line is in the file before
+the answer leaves.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class RunLine(NamedTuple):
     delta: float
     sites: tuple[str, ...]
     sizes: tuple[int, ...]
-    records: str  # a keyed hash of the records, which says nothing without the key
+    records: str  # a keyed hash of the records, which reveals nothing without the key
 
 
 class Answer(NamedTuple):
     """A request that was answered."""
 
     run: str
-    release: Release  # what the answer by itself costs a record of this site; multiplier 0: without noise of its own
-    question: str  # its kind, where the server adds the noise; else ""
-    multiplier: float  # noise deviation / sensitivity of the whole release, from all sites that are counted on
+    release: Release  # the answer by itself, for a record of this site; multiplier 0: the site added no noise
+    question: str  # the kind of question, where the server adds the noise; else ""
+    multiplier: float  # noise deviation / sensitivity of the whole release, with the noise of all honest sites
     request: str  # SHA-256 of the whole request
-    answer: str = ""  # and of the answer
+    answer: str = ""  # SHA-256 of the answer
 
     @property
     def label(self) -> Label:
@@ -58,7 +58,7 @@ class SiteLedger:
     """The lines of one site, in memory and in ``path``."""
 
     def __init__(self, path: Path, site: str):
-        """Open the ledger, or start it. A last line cut off by a crash was never answered, and is dropped."""
+        """Open the ledger, or start it. A last line that a crash cut off was never answered, and is dropped."""
         self.path = path
         self.site = site
         self._forget()
@@ -70,7 +70,7 @@ class SiteLedger:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Let nobody else write; know what others, say the site's process of an earlier job, have written since."""
+        """Lock the ledger, and read what other processes, say of an earlier job, have written since."""
         with self._locked():
             if self.path.stat().st_size != self._size:
                 self._forget()
@@ -85,11 +85,11 @@ class SiteLedger:
         self.runs: dict[str, RunLine] = {}
         self.ended: set[str] = set()
         self._answers: dict[str, dict[Label, Answer]] = {}
-        self._size = 0  # bytes of the file that are known
+        self._size = 0  # bytes of the file that were read
 
     @property
     def epsilon(self) -> float:
-        """The sum of the epsilons of all runs that were agreed to, finished or not."""
+        """The sum of the epsilons of all runs the site has agreed to, complete or not."""
         return math.fsum(run.epsilon for run in self.runs.values())
 
     @property
@@ -97,40 +97,36 @@ class SiteLedger:
         return math.fsum(run.delta for run in self.runs.values())
 
     def epsilon_against_server(self, run: str) -> float:
-        """Return what the answers in a run cost against whoever sees each of them; infinity without own noise."""
+        """Return what the answers of a run cost against someone who sees each; infinite where the server adds noise."""
         return total_epsilon((answer.release for answer in self.answers(run)), self.runs[run].delta)
 
     def answers(self, run: str) -> list[Answer]:
-        """Return what was answered in a run."""
+        """Return the answers given in a run."""
         return list(self._answers.get(run, {}).values())
 
     def answered(self, run: str, label: Label) -> Answer | None:
-        """Return what was answered to the question with this label, if it was."""
+        """Return the answer given to the request with this label, if any."""
         return self._answers.get(run, {}).get(label)
 
-    def count(self, run: str) -> int:
-        """Return how many questions of a run were answered."""
-        return len(self._answers.get(run, {}))
-
     def agree(self, line: RunLine) -> None:
-        """Write down a run."""
+        """Record a run."""
         self._write({"kind": "run", **plain(line)})
         self.runs[line.run] = line
 
     def record(self, line: Answer) -> None:
-        """Write down an answer, before it leaves."""
+        """Record an answer, before it leaves."""
         self._write({"kind": "answer", **plain(line)})
         self._answers.setdefault(line.run, {})[line.label] = line
 
     def refuse(self, run: str, reason: str) -> None:
-        """Write down a refusal."""
+        """Record a refusal."""
         self._write({"kind": "refusal", "run": run, "reason": reason})
         self.refusals.append(reason)
 
     def end(self, run: str) -> None:
-        """Write down that a run is complete: no question of it is answered any more."""
+        """Record that a run is complete: no further request of it is answered."""
         if run not in self.ended:
-            self._write({"kind": "end", "run": run, "answers": self.count(run)})
+            self._write({"kind": "end", "run": run, "answers": len(self.answers(run))})
             self.ended.add(run)
 
     def _read(self) -> None:
@@ -175,7 +171,7 @@ class SiteLedger:
 
 
 def read_site_ledger(path: Path) -> SiteLedger:
-    """Return the ledger in a file, whosever it is, to look at."""
+    """Return the ledger in a file, of any site, for reading."""
     try:
         with open(path, "rb") as file:
             site = json.loads(file.readline())["site"]

@@ -1,10 +1,10 @@
-"""What stays at a site: ``site.toml`` says where its records are and what it agrees to.
+"""The site file, ``site.toml``: where a site's records are and what it agrees to. It never leaves the site.
 
 .. code-block:: toml
 
     [data]
     file = "north.csv"          # CSV, CSV.gz, Parquet, or .npz with arrays inputs and targets
-    [data.columns]              # where a column has another name here: agreed name = name here
+    [data.columns]              # where a column has another name at this site: agreed name = its name
     age = "AGE_YEARS"
     [policy]
     epsilon = 3.0               # over all runs together
@@ -14,12 +14,12 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..._files import read_toml
 from ..._validate import at_least, nearest, one_of, positive
 from ...algorithms import ALGORITHMS
 from ...errors import InvalidArgument
@@ -33,23 +33,23 @@ MODELS = ("mlp",)
 
 @dataclass(frozen=True)
 class Policy:
-    """``[policy]``: what a site agrees to, whatever the server asks.
+    """``[policy]``: what a site agrees to.
 
     Args:
-        epsilon: largest sum of the epsilons of all runs it takes part in; inf allows runs that are not private.
-        delta: largest sum of their deltas.
-        smallest_size: takes part only with at least this many records.
-        algorithms: allowed ones; by default all.
-        models: allowed ones.
-        reported_size: trains on the first this many records, and reports this number instead of how many there are.
-        require_own_noise: takes part only where the sites add the noise themselves.
-        require_secure_aggregation: takes part only where the server sees ciphertexts and nothing else.
+        epsilon: limit on the sum of the epsilons of all runs it takes part in; inf allows runs that are not private.
+        delta: limit on the sum of their deltas.
+        smallest_size: take part only with at least this many records.
+        algorithms: the allowed ones; None: all.
+        models: the allowed ones.
+        reported_size: train on the first records only, this many, and report this number instead of the true one.
+        require_own_noise: take part only where the sites add the noise themselves.
+        require_secure_aggregation: take part only where the server sees nothing but ciphertexts.
     """
 
     epsilon: float
     delta: float = 1e-5
     smallest_size: int = 1
-    algorithms: tuple[str, ...] = tuple(ALGORITHMS)
+    algorithms: tuple[str, ...] | None = None
     models: tuple[str, ...] = MODELS
     reported_size: int | None = None
     require_own_noise: bool = False
@@ -59,7 +59,7 @@ class Policy:
         positive("epsilon", self.epsilon, infinite=True)
         positive("delta", self.delta)
         at_least("smallest_size", self.smallest_size, 1)
-        for name in self.algorithms:
+        for name in self.algorithms or ():
             one_of("algorithms", name, ALGORITHMS)
         for name in self.models:
             one_of("models", name, MODELS)
@@ -69,14 +69,14 @@ class Policy:
     def check(self, agreement: Agreement) -> None:
         """Refuse an agreement that this site does not allow."""
         name = agreement.algorithm.name
-        if name not in self.algorithms:
+        if self.algorithms is not None and name not in self.algorithms:
             raise Refusal(f"the policy of this site does not allow the algorithm {name!r}")
         if "mlp" not in self.models:
             raise Refusal("the policy of this site does not allow the model 'mlp'")
         if self.require_own_noise and agreement.trust.noise != "sites":
-            raise Refusal("the policy of this site demands that sites add the noise themselves: trust = 'sites'")
+            raise Refusal("the policy of this site requires that sites add the noise themselves: trust = 'sites'")
         if self.require_secure_aggregation and not agreement.trust.sealed:
-            raise Refusal("the policy of this site demands secure_aggregation = 'tenseal'")
+            raise Refusal("the policy of this site requires secure_aggregation = 'tenseal'")
         if self.epsilon == float("inf"):
             return
         if agreement.run.seed is not None:
@@ -88,7 +88,7 @@ class Policy:
             )
 
     def check_total(self, agreement: Agreement, epsilon: float, delta: float) -> None:
-        """Refuse a further run where earlier ones have cost ``epsilon`` and ``delta``."""
+        """Refuse another run where earlier ones have cost ``epsilon`` and ``delta``."""
         self.check(agreement)
         new = epsilon + agreement.privacy.epsilon
         if new > self.epsilon or (self.epsilon < float("inf") and delta + agreement.privacy.delta > self.delta):
@@ -107,7 +107,7 @@ class SiteData:
         file: a CSV, CSV.gz or Parquet table, or an .npz with arrays ``inputs``, ``targets`` and, where groups are
             protected, ``groups``; relative to site.toml.
         entry_point: ``"module:function"``, which returns a table or (inputs, targets) or (inputs, targets, groups).
-        columns: agreed name = name here.
+        columns: agreed name = name at this site.
     """
 
     file: str | None = None
@@ -122,10 +122,11 @@ class SiteData:
 
 
 @dataclass(frozen=True)
-class SitePlace:
-    """``[site]``: where the site keeps its ledger and the keys of unfinished runs; relative to site.toml.
+class SiteStorage:
+    """``[site]``: where the site keeps its own files; relative to site.toml.
 
     Args:
+        directory: for its ledger, its log and the keys of unfinished runs.
         keys: the file of secrets that all sites share, for ``secure_aggregation``.
     """
 
@@ -140,39 +141,34 @@ class SiteFile:
     path: Path
     data: SiteData
     policy: Policy
-    place: SitePlace
+    storage: SiteStorage
 
     @property
     def directory(self) -> Path:
-        return self.path.parent / self.place.directory
+        return self.path.parent / self.storage.directory
 
     @property
     def keys(self) -> Path | None:
-        return None if self.place.keys is None else self.path.parent / self.place.keys
+        return None if self.storage.keys is None else self.path.parent / self.storage.keys
 
 
 def read_site_file(path: str | os.PathLike[str]) -> SiteFile:
-    """Read a site.toml; no record is opened."""
-    source = Path(path)
+    """Read a site.toml; no record is read."""
+    content = read_toml(path, "site file")
     try:
-        content = tomllib.loads(source.read_text(encoding="utf-8"))
         for name, table in content.items():
             if name not in TABLES:
                 raise InvalidArgument(f"unknown table {name!r}{nearest(name, TABLES)} (known: {', '.join(TABLES)})")
             if not isinstance(table, dict):
                 raise InvalidArgument(f"expected [{name}] to be a table, got {name} = {table!r}")
         return SiteFile(
-            source,
+            Path(path),
             from_table(SiteData, "data", _required(content, "data")),
             from_table(Policy, "policy", _required(content, "policy")),
-            from_table(SitePlace, "site", content.get("site", {})),
+            from_table(SiteStorage, "site", content.get("site", {})),
         )
-    except FileNotFoundError:
-        raise InvalidArgument(f"no site file at {source}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"{source} is not a TOML file: {error}") from None
     except InvalidArgument as error:
-        raise InvalidArgument(f"{source}: {error}") from None
+        raise InvalidArgument(f"{path}: {error}") from None
 
 
 def _required(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:

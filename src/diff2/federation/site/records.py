@@ -1,4 +1,4 @@
-"""A site's own records, made ready for training as the agreement says. Nothing here leaves the site."""
+"""A site's own records, encoded for training as agreed. Nothing here leaves the site."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SiteRecords(NamedTuple):
     """The records of one site."""
 
     client: Client
-    groups: Tensor | None  # a number for each record, where groups are protected
+    groups: Tensor | None  # the number of each record's group, where groups are protected
 
     @property
     def parts(self) -> list[Tensor]:
@@ -33,13 +33,13 @@ class SiteRecords(NamedTuple):
         return [*self.client, *([] if self.groups is None else [self.groups])]
 
     def first(self, count: int) -> SiteRecords:
-        """Return the first so many records."""
+        """Return the first ``count`` records."""
         client = Client(*(part[:count].contiguous() for part in self.client))
         return SiteRecords(client, None if self.groups is None else self.groups[:count].contiguous())
 
 
 def load_records(site: SiteFile, agreement: Agreement) -> SiteRecords:
-    """Read the site's table or arrays, rename its columns, and encode them by the agreed public ranges."""
+    """Read the site's table or arrays, rename its columns, and encode them with the agreed public ranges."""
     inputs, targets, groups = _arrays(site, agreement)
     _, loss = resolve_loss(agreement.encoding.loss)
     client = as_clients([(inputs, targets)], loss, dtype=agreement.dtype, device=torch.device("cpu"))[0]
@@ -50,7 +50,7 @@ def load_records(site: SiteFile, agreement: Agreement) -> SiteRecords:
     if agreement.group_column is None:
         return SiteRecords(client, None)
     if groups is None:
-        raise InvalidArgument("the agreement protects groups of records, and the records of this site name none")
+        raise InvalidArgument("the agreement protects groups of records, and the records of this site have no group")
     return SiteRecords(client, as_groups([groups], [client])[0])
 
 
@@ -87,11 +87,11 @@ def _unpacked(path: Path) -> tuple[Any, Any, Any]:
 
 def _encoded(frame: pandas.DataFrame, data: SiteData, agreement: Agreement) -> tuple[Any, Any, Any]:
     table = ClientTable("site", frame)
-    for theirs in data.columns.values():
-        require_column(table, theirs)
-    # A column that has an agreed name here, but another meaning, must not stand in for the one that is mapped to it.
+    for column in data.columns.values():
+        require_column(table, column)
+    # A column that happens to have an agreed name must not replace the one that is mapped to that name.
     frame = frame.drop(columns=[name for name in data.columns if name in frame.columns])
-    frame = frame.rename(columns={theirs: ours for ours, theirs in data.columns.items()})
+    frame = frame.rename(columns={column: agreed for agreed, column in data.columns.items()})
     encoding, group = agreement.encoding, agreement.group_column
     return (
         encoding.encode_inputs(frame, "site"),

@@ -1,15 +1,14 @@
-"""A site: it holds its own records, answers questions about them with clipped sums, and defends itself.
+"""A site: it holds its own records, answers questions about them with clipped sums, and trusts nobody.
 
 The site clips, not the server. It answers a question only if the question belongs to an agreement that its policy
-allows, is well-formed, has a radius within the agreed formula, and was not answered before with other content. What it
-refuses, it says to both sides, and writes down. Formal guarantee: ``answer`` returns nothing but a description that the
-policy allows, sums that ``ClientSums`` has clipped, or a refusal; whatever bytes it is given.
+allows, is well-formed, has a radius within the agreed rule, and was not answered before with other content. Refusals
+are reported to both sides and recorded. Formal guarantee: ``answer`` returns nothing but a description that the policy
+allows, sums that ``ClientSums`` has clipped, or a refusal, whatever bytes it is given.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import re
 import secrets
 import threading
@@ -19,7 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from ..._files import write_whole
 from ..._version import __version__
+from ...cohorts.bounds import bounded
 from ...cohorts.per_client import ClientSums
 from ...errors import Diff2Error, InvalidArgument
 from ...planning import Plan
@@ -30,9 +31,9 @@ from ...questions import Population
 from ...training.directory import records_tag
 from ..agreement import Agreement, read_agreement
 from ..faults import BadMessage, Refusal
-from ..own_noise.noise import LARGEST, SiteNoise, check_trust
-from ..sealed.keys import LARGEST as LARGEST_SEALED
-from ..sealed.keys import MODEL, SEALED, SiteKeys, sealed_answer, take_model
+from ..own_noise.noise import MAX_TOTAL, SiteNoise, check_trust
+from ..sealed.keys import MAX_TOTAL as MAX_SEALED_TOTAL
+from ..sealed.keys import MODEL, NO_KEYS, SEALED, SiteKeys, sealed_answer, store_model
 from ..wire.messages import Message, digest, read, refusal, write
 from ..wire.request import (
     ANSWER,
@@ -58,20 +59,21 @@ RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class _OpenRun(NamedTuple):
-    """A run this site takes part in."""
+    """An open run."""
 
     agreement: Agreement
     population: Population
-    client: int  # which of the clients this site is
+    client: int  # the index of this site among the clients
     sums: ClientSums
     dimension: int
+    engine: str
     noise: SiteNoise | None = None  # of this site, where it adds its own
 
 
 class Site:
-    """One owner's side of a federation."""
+    """One site of a federation."""
 
-    _lock = threading.Lock()  # of all sites in a process: PyTorch's generator, which dropout draws from, is shared
+    _lock = threading.Lock()  # shared by all sites in a process, as is PyTorch's generator, which dropout draws from
 
     def __init__(
         self,
@@ -84,11 +86,11 @@ class Site:
         """Take part as ``name``.
 
         Args:
-            load: returns the records, encoded as an agreement says.
+            load: returns the records, encoded for an agreement.
             directory: keeps the ledger and the keys of unfinished runs.
-            keys: what the sites have in common, where the server may see ciphertexts only.
+            keys: the secret that all sites share, for sealed runs.
         """
-        self._keys = keys
+        self.keys = keys
         self.name = name
         self.policy = policy
         self.ledger = SiteLedger(directory / "ledger.jsonl", name)
@@ -109,11 +111,11 @@ class Site:
             except (Refusal, BadMessage) as error:
                 return self._refused(run, str(error))
             except Exception:
-                self._note(traceback.format_exc())
-                return self._refused(run, "an error at the site; its site.log says which")
+                self._log(traceback.format_exc())
+                return self._refused(run, "an error at the site; see its site.log")
 
-    def _note(self, text: str) -> None:
-        """Write down what may speak of records: in a file of the site's own, for FLARE can send its logs away."""
+    def _log(self, text: str) -> None:
+        """Log what may quote records to a file of the site's own: FLARE can send its logs to the server."""
         with open(self._directory / "site.log", "a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
 
@@ -136,22 +138,22 @@ class Site:
     def _known(self, message: Message) -> str:
         run = message.fields.get("run")
         if not isinstance(run, str) or run not in self.ledger.runs:
-            raise Refusal("the question belongs to no run that this site has agreed to")
+            raise Refusal("the request belongs to no run that this site has agreed to")
         return run
 
     def _sealed(self, message: Message, payload: bytes) -> bytes:
-        """Answer what only sites can read; why it is refused, only the site's own ledger says."""
+        """Answer a sealed request; the reason for a refusal goes to the site's own ledger only."""
 
         def ask(inner: Message, content: bytes) -> bytes:
             if inner.kind == MODEL:
-                return write(take_model(inner, self._known(inner), self._directory))
+                return write(store_model(inner, self._known(inner), self._directory))
             return self._ask(inner, content, sealed=True)
 
         try:
-            return sealed_answer(self._keys, self.name, message, payload, ask)
+            return sealed_answer(self.keys, self.name, message, payload, ask)
         except (Refusal, BadMessage) as error:
             self._refused("", str(error))
-            return refusal(f"site {self.name!r}: a sealed question is declined; the site's own ledger says why")
+            return refusal(f"site {self.name!r}: a sealed request is refused; see the site's own ledger")
 
     def _ask(self, message: Message, payload: bytes, *, sealed: bool) -> bytes:
         """Answer a request of an open run: with a clipped sum, or with this site's part of a release and its noise."""
@@ -159,14 +161,12 @@ class Site:
         if message.kind != ASK:
             raise BadMessage(f"a request of kind {message.kind!r}")
         if name in self.ledger.ended:
-            raise Refusal("the run is complete; no further question of it is answered")
+            raise Refusal("the run is complete; no further request of it is answered")
         if name not in self._runs:
             raise Refusal("the run is not open; open it first")
         run = self._runs[name]
         if run.agreement.trust.sealed != sealed:
-            raise Refusal(
-                "in this run questions and answers are sealed" if not sealed else "in this run nothing is sealed"
-            )
+            raise Refusal("in this run requests must " + ("not be sealed" if sealed else "be sealed"))
         request = read_request(message, run.dimension, run.agreement.dtype)
         if bool(request.multiplier) != (run.noise is not None):
             who = "the server adds" if request.multiplier else "the sites add"
@@ -182,8 +182,44 @@ class Site:
         return Message(DESCRIPTION, {"site": self.name, "size": records.client.size, "version": __version__})
 
     def _open(self, message: Message) -> Message:
-        fields, agreement = message.fields, _agreement(message)
-        run, sites, sizes = fields.get("run"), fields.get("sites"), fields.get("sizes")
+        agreement = _agreement(message)
+        run, sites, plan = self._stated(message, agreement)
+        index, records = sites.index(self.name), self._records(agreement)
+        if plan.client_sizes[index] != records.client.size:
+            raise Refusal("the size stated for this site is not the one it reported")
+        if agreement.trust.sealed and self.keys is None:
+            raise Refusal(NO_KEYS)
+        known = self.ledger.runs.get(run)
+        if run in self.ledger.ended:
+            raise Refusal("the run is complete; it cannot be opened again")
+        if known is None:
+            self.policy.check_total(agreement, self.ledger.epsilon, self.ledger.delta)
+        source = self._source(run, agreement.run.seed, known is None)
+        opened = self._prepared(agreement, plan, index, records, source)
+        if opened.engine != message.fields.get("engine"):
+            raise Refusal(
+                f"this site computes gradients with the engine {opened.engine!r}, the server expects "
+                f"{message.fields.get('engine')!r}; the bytes would differ. Install the same versions and extras"
+            )
+        epsilon = agreement.privacy.epsilon if agreement.run.seed is None else float("inf")
+        tag = records_tag(source.key, [records.parts]).hex()
+        line = RunLine(
+            run, agreement.digest, agreement.algorithm.name, epsilon, agreement.privacy.delta, sites, plan.client_sizes,
+            tag,
+        )  # fmt: skip
+        if known is not None and known != line:
+            changed = [name for name in RunLine._fields if getattr(known, name) != getattr(line, name)]
+            raise Refusal(f"the run was agreed to with other {' and '.join(changed)}; start a new run")
+        self._runs = {run: opened}  # one run at a time
+        if known is None:
+            self.ledger.agree(line)
+        LOG.info("site %s takes part in run %s with %d records", self.name, run, records.client.size)
+        shared = {"keys": self.keys.fingerprint} if self.keys is not None and agreement.trust.sealed else {}
+        return Message(OPENED, {"run": run, "site": self.name, "records": tag, **shared})
+
+    def _stated(self, message: Message, agreement: Agreement) -> tuple[str, tuple[str, ...], Plan]:
+        """Return the run, its sites and its plan as the server states them."""
+        run, sites, sizes = (message.fields.get(name) for name in ("run", "sites", "sizes"))
         if not isinstance(run, str) or not RUN_ID.fullmatch(run):
             raise BadMessage("expected run to be 32 hexadecimal digits")
         if not isinstance(sites, list) or not isinstance(sizes, list) or len(sites) != len(sizes):
@@ -192,40 +228,12 @@ class Site:
             raise Refusal("this site is not among the sites of the run")
         counts = [whole_number({"size": size}, "size") for size in sizes]
         try:
-            plan = agreement.plan(counts)
             check_trust(agreement, len(sites))
+            return run, tuple(map(str, sites)), agreement.plan(counts)
         except Diff2Error as error:
             raise Refusal(f"the agreement cannot be accepted: {error}") from None
-        population = plan.population
-        index, records = sites.index(self.name), self._records(agreement)
-        if population.sizes[index] != records.client.size:
-            raise Refusal("the size stated for this site is not the one it told")
-        if agreement.trust.sealed and self._keys is None:
-            raise Refusal("this site has no keys of sealed runs; name them in its site.toml: [site] keys = '...'")
-        known = self.ledger.runs.get(run)
-        if run in self.ledger.ended:
-            raise Refusal("the run is complete; it cannot be opened again")
-        if known is None:
-            self.policy.check_total(agreement, self.ledger.epsilon, self.ledger.delta)
-        source = self._source(run, agreement.run.seed, known is None)
-        engaged = self._engaged(agreement, plan, index, records, source)
-        line = RunLine(
-            run, agreement.digest, agreement.algorithm.name,
-            agreement.privacy.epsilon if agreement.run.seed is None else float("inf"), agreement.privacy.delta,
-            tuple(map(str, sites)), population.sizes,
-            records_tag(source.key, [records.parts]).hex(),
-        )  # fmt: skip
-        if known is not None and known != line:
-            changed = [name for name in RunLine._fields if getattr(known, name) != getattr(line, name)]
-            raise Refusal(f"the run was agreed to with other {' and '.join(changed)}; start a new run")
-        self._runs = {run: engaged}  # one run at a time
-        if known is None:
-            self.ledger.agree(line)
-        LOG.info("site %s takes part in run %s with %d records", self.name, run, records.client.size)
-        shared = {"keys": self._keys.fingerprint} if self._keys is not None and agreement.trust.sealed else {}
-        return Message(OPENED, {"run": run, "site": self.name, "records": line.records, **shared})
 
-    def _engaged(
+    def _prepared(
         self, agreement: Agreement, plan: Plan, index: int, records: SiteRecords, source: NoiseSource
     ) -> _OpenRun:
         engine, stochastic = agreement.build_engine()
@@ -234,9 +242,9 @@ class Site:
         )
         noise = None
         if agreement.trust.noise == "sites":
-            largest = LARGEST_SEALED if agreement.trust.sealed else LARGEST
-            noise = SiteNoise(plan, agreement.trust.honest_of(len(plan.client_sizes)), index, sums, source, largest)
-        return _OpenRun(agreement, plan.population, index, sums, len(engine.flat), noise)
+            limit = MAX_SEALED_TOTAL if agreement.trust.sealed else MAX_TOTAL
+            noise = SiteNoise(plan, agreement.trust.honest_of(len(plan.client_sizes)), index, sums, source, limit)
+        return _OpenRun(agreement, plan.population, index, sums, len(engine.flat), engine.name, noise)
 
     def _close(self, run: str) -> Message:
         self.ledger.end(run)
@@ -245,17 +253,20 @@ class Site:
         return Message(CLOSED, {"run": run, "site": self.name})
 
     def _once(self, run: _OpenRun, request: Request, payload: bytes) -> bytes:
-        """Return an answer: the same request gets the same bytes, a changed one none."""
+        """Return an answer: a repeated request gets the same bytes, a changed one is refused."""
         name, sent = request.run, digest(payload)
         known = self.ledger.answered(name, request.label)
         if known is not None and known.request != sent:
             raise Refusal(
-                f"{request}, was answered already, to a question with other content; a second answer would be a second "
+                f"{request}, was answered already, for a request with other content; a second answer would be a second "
                 "release"
             )
         if self._last[0] == sent:
             return self._last[1]
-        message, release = self._clipped(run, request, sent) if run.noise is None else self._noisy(run, request, sent)
+        if run.noise is None:
+            message, release = self._clipped_sum(run, request, sent)
+        else:
+            message, release = self._noisy_part(run.noise, request, sent)
         answer = write(message)
         if known is None:
             line = Answer(name, release, request.label[2], request.multiplier, sent, digest(answer))
@@ -268,22 +279,18 @@ class Site:
         self._last = (sent, answer)
         return answer
 
-    def _clipped(self, run: _OpenRun, request: Request, sent: str) -> tuple[Message, Release]:
-        """Answer with the clipped sum, for the server to add the noise."""
+    def _clipped_sum(self, run: _OpenRun, request: Request, sent: str) -> tuple[Message, Release]:
+        """Answer with the clipped sum; the server adds the noise."""
         question, population = request.question, run.population
         drawn = question.batch.rate is not None
         count = None if drawn else population.count(run.client, question.batch, question.round)
         value = as_array(run.sums.answer(question))
-        release = population.release(question, question.round)._replace(
-            clip=question.radius, dimension=run.dimension, mechanism=NONE
-        )
+        release = bounded(population, question, None, 0.0).release._replace(mechanism=NONE)
         return Message(ANSWER, {"request": sent, "count": count}, {"value": value}), release
 
-    def _noisy(self, run: _OpenRun, request: Request, sent: str) -> tuple[Message, Release]:
+    def _noisy_part(self, noise: SiteNoise, request: Request, sent: str) -> tuple[Message, Release]:
         """Answer with this site's part of a release and its own noise."""
-        if run.noise is None:
-            raise Refusal("in this run the server adds the noise")
-        found = run.noise.answer(request, self.ledger.answers(request.run))
+        found = noise.answer(request, [answer.release for answer in self.ledger.answers(request.run)])
         fields = {
             "request": sent,
             "grid": found.scale.grid,
@@ -299,26 +306,25 @@ class Site:
             try:
                 records = self._load(agreement)
             except Diff2Error as error:
-                self._note(f"the records cannot be read: {error}")
-                raise Refusal("the site's records cannot be used as agreed; its site.log says why") from None
+                self._log(f"the records cannot be read: {error}")
+                raise Refusal("the site's records cannot be used as agreed; see its site.log") from None
             self._loaded = (key, records)
         records = self._loaded[1]
         if records.client.size < max(self.policy.smallest_size, self.policy.reported_size or 1):
-            raise Refusal("the site has fewer records than its policy demands")
+            raise Refusal("the site has fewer records than its policy requires")
         return records if self.policy.reported_size is None else records.first(self.policy.reported_size)
 
     def _source(self, run: str, seed: int | None, new: bool) -> NoiseSource:
-        """Return where batches and masks are drawn from: the site's own secret, unless the run is seeded."""
+        """Return the source of batches, masks and noise: a secret of the site's own, unless the run is seeded."""
         if seed is not None:
             return NoiseSource.from_seed(seed)
         path = self._key_path(run)
         if new:
-            path.unlink(missing_ok=True)  # of a run that the ledger does not know: its noise may have been used
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(secrets.token_bytes(KEY_BYTES))
+            # A key that is there already belongs to a run the ledger does not know: its noise may have been used.
+            path.unlink(missing_ok=True)
+            write_whole(path, secrets.token_bytes(KEY_BYTES), secret=True)
         if not path.exists() or path.stat().st_size != KEY_BYTES:
-            raise Refusal("the key of this run is gone from the site, so it cannot go on; start a new run")
+            raise Refusal("the site has lost the key of this run, so it cannot be resumed; start a new run")
         return NoiseSource(path.read_bytes(), private=True)
 
     def _key_path(self, run: str) -> Path:

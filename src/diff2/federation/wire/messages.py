@@ -3,9 +3,9 @@ r"""Messages between a server and its sites: plain arrays and numbers, nothing t
 ``b"diff2\x01"``, the length of the header in four bytes, the header in JSON, then the arrays one after the other, in
 little-endian order. The header names the kind of the message, its fields and, for each array, name, type and shape.
 
->>> message = Message("gradient", {"round": 3, "radius": float("inf")}, {"params": np.arange(2.0)})
+>>> message = Message("ask", {"round": 3, "radius": 0.5}, {"params": np.arange(2.0)})
 >>> read(write(message)).fields
-{'radius': inf, 'round': 3}
+{'radius': 0.5, 'round': 3}
 """
 
 from __future__ import annotations
@@ -33,25 +33,28 @@ class Message:
     """A request or an answer."""
 
     kind: str
-    fields: Mapping[str, Any] = field(default_factory=dict)  # JSON values; infinities are allowed, NaN is not
+    fields: Mapping[str, Any] = field(default_factory=dict)  # JSON values: finite numbers only
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def write(message: Message) -> bytes:
-    """Return the bytes of a message: the same message always gives the same."""
+    """Return the bytes of a message; equal messages have equal bytes."""
     arrays = {name: _little_endian(name, array) for name, array in message.arrays.items()}
     header = {
         "kind": message.kind,
-        "fields": _written(message.fields),
+        "fields": dict(message.fields),
         "arrays": [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()],
     }
-    text = json.dumps(header, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    try:
+        text = json.dumps(header, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise BadMessage(f"a field of the message is not a JSON value ({error})") from None
     parts = (array.tobytes() for array in arrays.values())
     return b"".join((MAGIC, len(text).to_bytes(4, "little"), text, *parts))
 
 
 def read(data: Any) -> Message:
-    """Return the message in these bytes; whatever is not exactly one is refused."""
+    """Return the message in these bytes; anything else is refused."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise BadMessage(f"expected bytes, got {type(data).__name__}")
     view = memoryview(data).cast("B")
@@ -60,10 +63,10 @@ def read(data: Any) -> Message:
         raise BadMessage("not a message of this version of diff2; all parties need the same version")
     length = int.from_bytes(view[len(MAGIC) : start], "little")
     if length > HEADER_LIMIT or start + length > len(view):
-        raise BadMessage("the message is cut off in its header")
+        raise BadMessage("the message is truncated in its header")
     try:
         header = json.loads(bytes(view[start : start + length]), parse_constant=_refused_constant)
-        kind, fields, described = header["kind"], _read(header["fields"]), header["arrays"]
+        kind, fields, described = header["kind"], header["fields"], header["arrays"]
         arrays, position = {}, start + length
         for name, dtype, shape in described:
             arrays[str(name)], position = _array(view, position, dtype, shape)
@@ -72,20 +75,25 @@ def read(data: Any) -> Message:
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise BadMessage(f"the header of the message is damaged ({type(error).__name__})") from None
     if position != len(view) or len(arrays) != len(described) or not isinstance(kind, str):
-        raise BadMessage("the message does not hold what its header says")
+        raise BadMessage("the message does not match its header")
     if not isinstance(fields, dict):
         raise BadMessage("the fields of the message are not a table")
     return Message(kind, fields, arrays)
 
 
 def digest(data: bytes) -> str:
-    """Return the SHA-256 of a message, by which it is recognised."""
+    """Return the SHA-256 of a message, which identifies it."""
     return hashlib.sha256(data).hexdigest()
 
 
 def refusal(reason: str) -> bytes:
     """Return the answer that declines a request."""
     return write(Message(REFUSAL, {"reason": reason}))
+
+
+def packed(data: bytes) -> np.ndarray:
+    """Return bytes as an array, to be carried by a message."""
+    return np.frombuffer(data, dtype=np.uint8)
 
 
 def _little_endian(name: str, array: np.ndarray) -> np.ndarray:
@@ -101,31 +109,8 @@ def _array(view: memoryview, start: int, dtype: Any, shape: Any) -> tuple[np.nda
         raise BadMessage(f"an array of type {dtype!r} and shape {shape!r} is not part of a message")
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size > SIZE_LIMIT or start + size > len(view):
-        raise BadMessage("the message is cut off in its arrays")
+        raise BadMessage("the message is truncated in its arrays")
     return np.frombuffer(view[start : start + size], dtype=dtype).reshape(shape).copy(), start + size
-
-
-def _written(value: Any) -> Any:
-    """Return JSON values; infinities become words in a list, for JSON has none."""
-    if isinstance(value, float) and math.isinf(value):
-        return {"number": repr(value)}
-    if isinstance(value, float) and math.isnan(value):
-        raise BadMessage("a field of the message is not a number")
-    if isinstance(value, Mapping):
-        return {str(key): _written(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_written(item) for item in value]
-    return value
-
-
-def _read(value: Any) -> Any:
-    if isinstance(value, dict):
-        if set(value) == {"number"} and value["number"] in ("inf", "-inf"):
-            return float(value["number"])
-        return {key: _read(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_read(item) for item in value]
-    return value
 
 
 def _refused_constant(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""What a federated engine must be able to do for us: hand bytes to sites and bring bytes back. Three methods.
+"""What a federated engine must provide: send bytes to sites and return their answers. Two methods.
 
-A second engine needs an object with these methods and something at the sites that calls ``Site.answer``; nothing else
-in the library knows what carries the messages.
+Another engine needs an object with these methods, and code at the sites that calls ``Site.answer``. Nothing else in the
+library depends on what carries the messages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Answerer = Callable[[bytes], bytes]
 
 
 class Replies(NamedTuple):
-    """Who answered what, and why others did not."""
+    """The answers, and why others did not answer."""
 
     answers: dict[str, bytes]
     failures: dict[str, str]
@@ -25,20 +25,16 @@ class Transport(Protocol):
     """Carries bytes between the server and its sites."""
 
     def members(self) -> list[str]:
-        """Return the names of the sites that are there."""
+        """Return the names of the connected sites."""
         ...
 
     def broadcast(self, payload: bytes, sites: Iterable[str], timeout: float) -> Replies:
-        """Hand the same bytes to these sites, wait for all, and for none longer than ``timeout`` seconds."""
-        ...
-
-    def call(self, site: str, payload: bytes, timeout: float) -> Replies:
-        """Hand bytes to one site."""
+        """Send the same bytes to these sites; wait for each at most ``timeout`` seconds."""
         ...
 
 
 class InProcessTransport:
-    """Sites in this process: for tests, and for trying things out."""
+    """Sites in this process, for tests and experiments."""
 
     def __init__(self, sites: Mapping[str, Answerer]):
         """Give each site's name and the function that answers for it."""
@@ -62,16 +58,13 @@ class InProcessTransport:
                 replies.failures[name] = f"{type(answer).__name__}: {answer}"
         return replies
 
-    def call(self, site: str, payload: bytes, timeout: float) -> Replies:
-        return self.broadcast(payload, [site], timeout)
-
     def _start(self, name: str, payload: bytes) -> queue.Queue[object]:
         answers: queue.Queue[object] = queue.Queue()
 
         def work() -> None:
             try:
                 answers.put(self._sites[name](payload))
-            except Exception as error:  # whatever happens at a site is its failure, not ours
+            except Exception as error:  # an error at a site is that site's failure
                 answers.put(error)
 
         threading.Thread(target=work, daemon=True, name=f"site {name}").start()

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas
@@ -14,15 +13,15 @@ from diff2 import InvalidArgument
 from diff2.cli.main import app
 from diff2.data.scaling import Scaling
 from diff2.federation.agreement import read_agreement
-from diff2.federation.flare import local as here
-from diff2.federation.from_run_file import agreement_at_sites, order_of, site_names
-from diff2.federation.server.order import carry_out
+from diff2.federation.flare import local
+from diff2.federation.from_run_file import job_from_run_file, public_agreement, site_names
+from diff2.federation.server.job import run_job
 from diff2.federation.site.policy import Policy, read_site_file
 from diff2.federation.site.records import load_records
 from diff2.federation.site.site import site_from_file
-from diff2.federation.wire.transport import InProcessTransport
 from diff2.runfile.reader import read_run_file
 from diff2.runfile.run import train_run_file
+from federated import in_process
 
 RUN = """
 [data]
@@ -92,7 +91,7 @@ class TestSiteFile:
         delta = 1e-6
         smallest_size = 100
         algorithms = ["diff2", "dpgd"]
-        told_size = 1000
+        reported_size = 1000
         """
         site = read_site_file(site_file(tmp_path, text))
         assert site.policy == Policy(3.0, 1e-6, 100, ("diff2", "dpgd"), ("mlp",), 1000)
@@ -115,7 +114,7 @@ class TestSiteFile:
             ('[data]\nfile = "a"\n[policy]\ndelta = 1e-5', "needs the key 'epsilon'"),
             ('[data]\nfile = "a"\n[policy]\nepsilon = 1\nepsilom = 2', "did you mean 'epsilon'"),
             ('[data]\nfile = "a"\n[policy]\nepsilon = 1\nalgorithms = ["dif2"]', "did you mean 'diff2'"),
-            ('[data]\nfile = "a"\n[policy]\nepsilon = 1\nsmallest_size = 9\ntold_size = 8', "told_size >= 9"),
+            ('[data]\nfile = "a"\n[policy]\nepsilon = 1\nsmallest_size = 9\nreported_size = 8', "reported_size >= 9"),
             ('[data]\nfile = "a"\n[policy]\nepsilon = 1\n[polic]', "did you mean 'policy'"),
             ("epsilon = 1", "unknown table"),
             ("[data", "not a TOML file"),
@@ -134,7 +133,7 @@ class TestRecords:
     """From the site's table to the encoding that was agreed."""
 
     def records(self, folder, name):
-        agreement = agreement_at_sites(read_run_file(write_run(folder)))
+        agreement = public_agreement(read_run_file(write_run(folder)))
         return load_records(read_site_file(folder / "sites" / name / "site.toml"), agreement)
 
     def test_columns_have_other_names_and_public_ranges_hold(self, tmp_path):
@@ -202,7 +201,7 @@ class TestRecords:
 class TestRunFile:
     def test_the_agreement_needs_no_table(self, tmp_path):
         run = read_run_file(write_run(tmp_path))
-        agreement = agreement_at_sites(run)
+        agreement = public_agreement(run)
         assert list(agreement.encoding.inputs) == ["age", "income"]
         assert read_agreement(json.loads(json.dumps(agreement.to_json()))) == agreement
         assert run.federation.sites == ("north", "south")
@@ -220,7 +219,7 @@ class TestRunFile:
     def test_what_sites_cannot_do_is_refused(self, tmp_path, old, new, match):
         run = read_run_file(write_run(tmp_path, RUN.replace(old, new)))
         with pytest.raises(InvalidArgument, match=match):
-            order_of(run, tmp_path / "out", sites=write_sites(tmp_path / "sites"))
+            job_from_run_file(run, tmp_path / "out", sites=write_sites(tmp_path / "sites"))
 
     @pytest.mark.parametrize(
         ("new", "match"),
@@ -243,9 +242,9 @@ class TestRunFile:
         with pytest.raises(InvalidArgument, match="diff2 federate"):
             train_run_file(read_run_file(write_run(tmp_path)), tmp_path / "out")
         with pytest.raises(InvalidArgument, match="--sites"):
-            order_of(read_run_file(write_run(tmp_path)), tmp_path / "out")
+            job_from_run_file(read_run_file(write_run(tmp_path)), tmp_path / "out")
         with pytest.raises(InvalidArgument, match="every site needs one"):
-            order_of(read_run_file(write_run(tmp_path)), tmp_path / "out", sites=tmp_path)
+            job_from_run_file(read_run_file(write_run(tmp_path)), tmp_path / "out", sites=tmp_path)
 
 
 def test_names_of_sites_are_kept_where_they_can_be():
@@ -254,10 +253,10 @@ def test_names_of_sites_are_kept_where_they_can_be():
     assert site_names(["ä", "b"]) == ("site-1", "site-2")
 
 
-def in_process(order, sites, **options):
-    """What ``run_here`` does, without processes."""
-    found = {name: site_from_file(name, read_site_file(sites / name / "site.toml")) for name in order.sites}
-    carry_out(order, InProcessTransport({name: site.answer for name, site in found.items()}))
+def without_processes(spec, sites, **options):
+    """What ``run_locally`` does, without processes."""
+    found = {name: site_from_file(name, read_site_file(sites / name / "site.toml")) for name in spec.sites}
+    run_job(spec, in_process(found))
     return 1
 
 
@@ -267,8 +266,8 @@ def command(*words):
 
 class TestCommands:
     @pytest.fixture(autouse=True)
-    def without_processes(self, monkeypatch):
-        monkeypatch.setattr(here, "run_here", in_process)
+    def no_processes(self, monkeypatch):
+        monkeypatch.setattr(local, "run_locally", without_processes)
 
     def test_sites_with_their_own_files(self, tmp_path):
         run, sites = write_run(tmp_path), write_sites(tmp_path / "sites")
@@ -309,9 +308,12 @@ class TestCommands:
     def test_there_must_be_something_to_show(self, tmp_path):
         assert command("federate", "status", tmp_path).exit_code == 1
         write_sites(tmp_path / "sites")
-        assert "nothing yet" in command("federate", "ledger", tmp_path / "sites" / "north" / "site.toml").output
+        assert (
+            "not taken part in any run yet"
+            in command("federate", "ledger", tmp_path / "sites" / "north" / "site.toml").output
+        )
 
 
 def test_a_policy_of_infinity_is_written_as_a_number(tmp_path):
-    path = site_file(Path(tmp_path), '[data]\nfile = "a"\n[policy]\nepsilon = inf\n')
+    path = site_file(tmp_path, '[data]\nfile = "a"\n[policy]\nepsilon = inf\n')
     assert read_site_file(path).policy.epsilon == math.inf

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from diff2.federation.flare.kits import ADMIN, provision_here
+from diff2.federation.flare.follow import quiet_flare
 from diff2.federation.flare.launch import APPS, CLIENT, read_kit, start_command
-from diff2.federation.flare.local import quiet_flare
 from diff2.federation.flare.processes import Processes
+from diff2.federation.flare.provisioning import ADMIN, provision_locally
 
 pytestmark = pytest.mark.filterwarnings("ignore:ssl_context:DeprecationWarning")  # of a library that FLARE uses
 SECRET = "patient 17, 1234.5678"
@@ -50,7 +50,7 @@ def session_with(kits, sites, processes):
 
 @pytest.mark.slow
 def test_a_dishonest_server_reads_files_of_a_stock_client_and_none_of_ours(tmp_path):
-    kits = provision_here(tmp_path, ("stock", "ours"))
+    kits = provision_locally(tmp_path, ("stock", "ours"))
     secret = tmp_path / "records.csv"
     secret.write_text(SECRET)
     commands = {name: start_command(read_kit(kit)) for name, kit in [("server", kits.server), *kits.sites.items()]}

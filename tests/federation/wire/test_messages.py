@@ -12,8 +12,13 @@ from hypothesis.extra import numpy as arrays
 from diff2.federation.faults import BadMessage
 from diff2.federation.wire.messages import MAGIC, TYPES, Message, digest, read, write
 
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(min_size=7), inner, max_size=3),
     max_leaves=8,
 )
@@ -31,7 +36,7 @@ def changed(data, **header):
     return MAGIC + len(text).to_bytes(4, "little") + text + data[start + length :]
 
 
-EXAMPLE = write(Message("gradient", {"round": 3, "radius": math.inf}, {"params": np.arange(3.0)}))
+EXAMPLE = write(Message("gradient", {"round": 3, "radius": 0.5}, {"params": np.arange(3.0)}))
 
 
 @given(st.text(), st.dictionaries(st.text(), VALUES, max_size=3), st.dictionaries(st.text(), ARRAYS, max_size=3))
@@ -101,9 +106,10 @@ def test_only_plain_numbers_are_written(values):
         write(Message("gradient", {}, {"params": values}))
 
 
-def test_nan_is_no_field():
+@pytest.mark.parametrize("value", [math.nan, math.inf, object(), b"bytes"])
+def test_fields_are_plain_and_finite(value):
     with pytest.raises(BadMessage):
-        write(Message("gradient", {"radius": math.nan}))
+        write(Message("gradient", {"radius": value}))
 
 
 def test_arrays_are_little_endian_whatever_the_machine():

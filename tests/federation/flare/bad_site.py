@@ -19,13 +19,13 @@ def _loaded():
 
 
 def _misbehave(fault):
-    good = sites.Site._sum
+    good = sites.Site._once
 
-    def answer(self, run, message, payload):
-        found = good(self, run, message, payload)
-        return fault(found) if message.fields["round"] == ROUND else found
+    def answer(self, run, request, payload):
+        found = good(self, run, request, payload)
+        return fault(found) if request.question.round == ROUND else found
 
-    sites.Site._sum = answer
+    sites.Site._once = answer
     return _loaded()
 
 
@@ -50,7 +50,7 @@ def too_long():
 
 
 def silent():
-    """Never answer in that round; but only the first time, so that the run can go on afterwards."""
+    """Never answer in that round; but only the first time, so that the run can be resumed afterwards."""
     marker = Path(os.environ[VARIABLE]).with_name("was-silent")
 
     def fault(answer):

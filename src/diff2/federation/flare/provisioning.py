@@ -1,6 +1,6 @@
-"""Startup kits: certificates by FLARE's provisioning, and the settings that a party should have in its own kit.
+"""Provisioning: startup kits with certificates, made by FLARE, and secure settings for each party's own kit.
 
-What FLARE keeps elsewhere by default (jobs, snapshots: in the temporary folder of the machine) goes to a stated folder.
+FLARE's jobs and snapshots, by default in the temporary folder of the machine, go to a given folder.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..._files import write_json
 from .job import CLASSES
 
 ADMIN = "admin@diff2.local"
-SERVER = "localhost"  # its name in certificates, and the only address it listens on
+SERVER = "localhost"  # the name in its certificate, and the only address it listens on
 ORGANISATION = "diff2"
 PROJECT = "diff2"
 
 
 class Kits(NamedTuple):
-    """Where the kits are."""
+    """The folders of the startup kits."""
 
     server: Path
     admin: Path
@@ -31,20 +32,20 @@ class Kits(NamedTuple):
 
 
 class Parties(NamedTuple):
-    """Who takes part, under which names, and where the server is reached."""
+    """Who takes part, under which names, and the address of the server."""
 
     sites: tuple[str, ...]
-    server: str = SERVER  # its host name: certificates are for this name, and sites connect to it
+    server: str = SERVER  # its host name: in its certificate, and where sites connect to
     admin: str = ADMIN
-    organisations: tuple[str, ...] = ()  # of the sites, in their order; by default each is its own
+    organisations: tuple[str, ...] = ()  # of the sites, in the same order; by default each is its own
     organisation: str = ORGANISATION  # of server and admin
     port: int = 8002
     admin_port: int = 8003
 
 
-def project_of(parties: Parties, name: str = PROJECT) -> dict[str, Any]:
-    """Return FLARE's provisioning input: a server, one participant a site, and whoever submits jobs."""
-    owners = parties.organisations or parties.sites
+def project_description(parties: Parties, name: str = PROJECT) -> dict[str, Any]:
+    """Return FLARE's provisioning input: a server, one participant per site, and an admin, who submits jobs."""
+    organisations = parties.organisations or parties.sites
     return {
         "api_version": 3,
         "name": name,
@@ -58,7 +59,10 @@ def project_of(parties: Parties, name: str = PROJECT) -> dict[str, Any]:
                 "fed_learn_port": parties.port,
                 "admin_port": parties.admin_port,
             },
-            *({"name": s, "type": "client", "org": _word(o)} for s, o in zip(parties.sites, owners, strict=True)),
+            *(
+                {"name": site, "type": "client", "org": re.sub(r"[^A-Za-z0-9_]", "_", organisation)}
+                for site, organisation in zip(parties.sites, organisations, strict=True)
+            ),
             {"name": parties.admin, "type": "admin", "org": parties.organisation, "role": "project_admin"},
         ],
         "builders": [
@@ -74,7 +78,7 @@ def project_of(parties: Parties, name: str = PROJECT) -> dict[str, Any]:
 
 
 def provision(workspace: Path, project: dict[str, Any], parties: Parties) -> Kits:
-    """Run FLARE's provisioning: certificates and one startup kit a party, and the root's key, all in ``workspace``."""
+    """Run FLARE's provisioning: one startup kit per party, and the root key, all in ``workspace``."""
     from nvflare.lighter.prov_utils import prepare_builders
     from nvflare.lighter.provision import prepare_project
     from nvflare.lighter.provisioner import Provisioner
@@ -85,20 +89,20 @@ def provision(workspace: Path, project: dict[str, Any], parties: Parties) -> Kit
     return Kits(root / parties.server, root / parties.admin, {site: root / site for site in parties.sites})
 
 
-def provision_here(workspace: Path, sites: Sequence[str]) -> Kits:
-    """Make certificates and startup kits for a server and its sites on this machine."""
+def provision_locally(workspace: Path, sites: Sequence[str]) -> Kits:
+    """Make startup kits for a server and its sites on this machine."""
     port, admin_port = free_ports(2)
     parties = Parties(tuple(sites), organisations=(ORGANISATION,) * len(sites), port=port, admin_port=admin_port)
-    kits = provision(workspace, project_of(parties), parties)
+    kits = provision(workspace, project_description(parties), parties)
     for kit in (kits.server, *kits.sites.values()):
         harden(kit, workspace)
     return kits
 
 
 def harden(kit: Path, storage: Path) -> None:
-    """Set up what is the party's own in a kit, where it has not done so itself: its folder ``local``.
+    """Write secure settings to a kit's folder ``local``, unless the party has written its own.
 
-    Only classes of our jobs may be built, no logs are sent away, FLARE stores its things in ``storage``. Nobody,
+    Only the classes of our jobs may be instantiated, no logs are streamed, and FLARE's files go to ``storage``. Nobody,
     whatever their role, may read a site's files or send it code.
     """
     (kit / "transfer").mkdir(exist_ok=True)
@@ -109,11 +113,11 @@ def harden(kit: Path, storage: Path) -> None:
         fields = json.loads(permissions.with_name("authorization.json.default").read_text(encoding="utf-8"))
         allowed = {"submit_job": "any", "manage_job": "any", "view": "any", "operate": "any"}
         fields["permissions"] = {"project_admin": {**allowed, "shell_commands": "none", "byoc": "none"}}
-        permissions.write_text(json.dumps(fields, indent=2), encoding="utf-8")
+        write_json(permissions, fields)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of 127.0.0.1 that nobody listens on at the moment."""
+    """Return free ports of 127.0.0.1."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -121,22 +125,14 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def _set_resources(kit: Path, workspace: Path) -> None:
-    """Allow the classes of our jobs and no others, send no logs away, keep what FLARE stores in the workspace."""
+def _set_resources(kit: Path, storage: Path) -> None:
     fields: dict[str, Any] = json.loads((kit / "local" / "resources.json.default").read_text(encoding="utf-8"))
     fields["class_allow_list"] = list(CLASSES)
-    fields["allow_log_streaming"] = False  # FLARE would send a site's errors, with whatever they quote, to the server
-    streaming = [component for component in fields["components"] if component["id"] == "site_log_streamer"]
-    fields["components"] = [component for component in fields["components"] if component not in streaming]
+    fields["allow_log_streaming"] = False  # FLARE would send a site's errors, which may quote records, to the server
+    fields["components"] = [component for component in fields["components"] if component["id"] != "site_log_streamer"]
     if "snapshot_persistor" in fields:
-        storage = fields["snapshot_persistor"]["args"]["storage"]["args"]
-        storage["root_dir"] = str(workspace / "snapshots")
+        fields["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
     for component in fields["components"]:
         if component["id"] == "job_manager":
-            component["args"]["uri_root"] = str(workspace / "jobs")
-    (kit / "local" / "resources.json").write_text(json.dumps(fields, indent=2), encoding="utf-8")
-
-
-def _word(name: str) -> str:
-    """Return a name that FLARE takes for an organisation."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", name)
+            component["args"]["uri_root"] = str(storage / "jobs")
+    write_json(kit / "local" / "resources.json", fields)

@@ -9,19 +9,21 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
+from diff2._files import read_json
 from diff2.cli.main import app
 from diff2.errors import InvalidArgument
-from diff2.federation.flare.kits import Parties, free_ports, harden
+from diff2.federation.flare.follow import JobStopped
+from diff2.federation.flare.job import read_job
 from diff2.federation.flare.launch import NEEDED, keep_needed_requests, read_kit, start_command
-from diff2.federation.flare.local import JobStopped
 from diff2.federation.flare.package import check_directory, write_package
 from diff2.federation.flare.processes import Processes
-from diff2.federation.flare.submit import read_job, submit
-from diff2.federation.server.order import OUTCOME, PROGRESS, read_json
+from diff2.federation.flare.provisioning import Parties, free_ports, harden
+from diff2.federation.flare.submit import submit
+from diff2.federation.server.job import OUTCOME, PROGRESS
 from diff2.federation.site.policy import read_site_file
 from diff2.privacy import Ledger
 from diff2.runfile.reader import read_run_file
-from test_federation_security import NAMES, write_tables
+from federated import NAMES, write_tables
 
 RUN = """\
 [data]
@@ -73,7 +75,7 @@ def package(tmp_path_factory):
     return packaged(tmp_path_factory.mktemp("package"))
 
 
-def test_the_command_writes_one_folder_a_party(tmp_path):
+def test_the_command_writes_one_folder_per_party(tmp_path):
     path, out = run_file(tmp_path), tmp_path / "package"
     command = ["federate", "package", str(path), "--out", str(out), "--server", "fl.example.org"]
     told = CliRunner().invoke(app, [*command, "--json"])
@@ -143,11 +145,11 @@ def test_a_kit_is_recognised(package, tmp_path):
         ("admin", "admin@diff2.local", ""),
         ("site", "north", "north"),
     ]
-    with pytest.raises(InvalidArgument, match="no startup kit"):
+    with pytest.raises(InvalidArgument, match="not a startup kit"):
         read_kit(tmp_path)
     with pytest.raises(InvalidArgument, match="admin"):
         start_command(found["admin"])
-    with pytest.raises(InvalidArgument, match="with the admin's"):
+    with pytest.raises(InvalidArgument, match="with the admin's kit"):
         submit(package["admin"] / "job" / "run", found["north"])
 
 
@@ -225,7 +227,7 @@ def test_a_provisioned_package_trains_and_turns_strangers_away(tmp_path):
         deployment, heard = Deployment(tmp_path / "one", processes, rounds=2), []
         assert deployment.submit(restarts=0, report=heard.append) == 1
         assert read_json(deployment.run / OUTCOME)["state"] == "done"
-        assert [entry.round for entry in Ledger.read(deployment.run / "ledger.jsonl").entries] == [1, 2]
+        assert [entry.round for entry in Ledger.read(deployment.run / "ledger.jsonl").releases] == [1, 2]
         assert heard[-1].progress["round"] == 2
         assert heard[-1].progress["sites"] == dict.fromkeys(NAMES, 2)
 
@@ -253,7 +255,7 @@ def test_a_provisioned_package_trains_and_turns_strangers_away(tmp_path):
 
 
 @pytest.mark.slow
-def test_submit_goes_on_as_a_new_job_after_a_site_was_killed(tmp_path):
+def test_submit_resumes_with_a_new_job_after_a_site_was_killed(tmp_path):
     rounds, killed = 60, []
     with Processes() as processes:
         deployment = Deployment(tmp_path, processes, rounds)
@@ -273,5 +275,5 @@ def test_submit_goes_on_as_a_new_job_after_a_site_was_killed(tmp_path):
             pytest.fail(f"{error}: {(deployment.run / PROGRESS).read_text()}")
         assert killed
         assert read_json(deployment.run / OUTCOME)["state"] == "done"
-        entries = Ledger.read(deployment.run / "ledger.jsonl").entries
+        entries = Ledger.read(deployment.run / "ledger.jsonl").releases
         assert [entry.round for entry in entries] == list(range(1, rounds + 1))

@@ -12,68 +12,36 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from diff2.federation.own_noise.shares import computed, weight_of
-from diff2.federation.wire.releases import RELEASE, read_release
-from diff2.federation.wire.requests import read_question
-
 from canaries import Canaries
+
 from catalogue import HIDDEN, SIZES
+from diff2 import Population
 from diff2.cohorts.clients import Client
 from diff2.cohorts.per_client import ClientSums
 from diff2.data.scaling import Encoding, Scaling
 from diff2.federation.faults import SiteRefused
-from diff2.federation.server.order import Order, carry_out
+from diff2.federation.flare.local import run_locally
+from diff2.federation.server.job import JobSpec, run_job
 from diff2.federation.site.policy import read_site_file
 from diff2.federation.site.records import load_records
 from diff2.federation.site.site import Site, site_from_file
 from diff2.federation.wire.messages import read
-from diff2.federation.wire.transport import InProcessTransport
-from diff2.gradients import build_engine
-from diff2.models.losses import resolve_loss
+from diff2.federation.wire.request import ASK, read_request
 from diff2.privacy import NoiseSource
-from diff2.privacy.trust import Trust
-from diff2.questions.population import ALL, Population
-from federated import NAMES, agreement_of
+from diff2.questions import ALL
+from federated import BOUNDS, NAMES, Recorder, agreement_of, raw_records, write_tables
 
 pytestmark = pytest.mark.filterwarnings("ignore::diff2.PrivacyLeakWarning", "ignore::diff2.WeakDeltaWarning")
 
-BOUNDS = (0.0, 5000.0)
 ENCODING = Encoding({f"x{i}": Scaling.of_input(BOUNDS) for i in range(3)}, "y", Scaling.of_target(BOUNDS), None)
 DIMENSION = 3 * HIDDEN + HIDDEN + HIDDEN + 1
-RUNS = ["diff2", "diff2, shares", pytest.param("bvr", marks=pytest.mark.slow)]
+OWN = "diff2, own noise"
+RUNS = ["diff2", OWN, pytest.param("bvr", marks=pytest.mark.slow)]
 
 
 def agreement(name):
-    found = replace(agreement_of(name.removesuffix(", shares")), encoding=ENCODING)
-    return replace(found, trust=Trust("sites")) if name.endswith("shares") else found
-
-
-def raw_records(index):
-    """Numbers with eight digits, like 1234.5678."""
-    return np.round(np.random.default_rng(40 + index).uniform(1000, 4999, (SIZES[index], 4)), 4)
-
-
-def write_tables(directory):
-    for i, name in enumerate(NAMES):
-        folder = directory / name
-        folder.mkdir(parents=True)
-        rows = ["x0,x1,x2,y", *(",".join(f"{value:.4f}" for value in row) for row in raw_records(i))]
-        (folder / "records.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-        (folder / "site.toml").write_text('[data]\nfile = "records.csv"\n[policy]\nepsilon = inf\n', encoding="utf-8")
-    return directory
-
-
-class Recorder(InProcessTransport):
-    """Keeps all messages: (site, request, answer)."""
-
-    def __init__(self, sites):
-        super().__init__(sites)
-        self.messages = []
-
-    def broadcast(self, payload, sites, timeout):
-        replies = super().broadcast(payload, sites, timeout)
-        self.messages += [(site, payload, answer) for site, answer in replies.answers.items()]
-        return replies
+    found = agreement_of(name.removesuffix(", own noise"), trust=("sites",) if name == OWN else ())
+    return replace(found, encoding=ENCODING)
 
 
 class Traffic:
@@ -81,18 +49,14 @@ class Traffic:
 
     def __init__(self, name, directory):
         self.agreement, self.directory = agreement(name), directory
-        self.files = {site: read_site_file(write / "site.toml") for site, write in self._folders(directory)}
-        transport = Recorder({site: site_from_file(site, file).answer for site, file in self.files.items()})
-        carry_out(Order(self.agreement, NAMES, directory / "run", timeout=60.0), transport)
-        self.messages = transport.messages
+        folder = write_tables(directory / "sites")
+        self.files = {site: read_site_file(folder / site / "site.toml") for site in NAMES}
+        transport = Recorder({site: site_from_file(site, file) for site, file in self.files.items()})
+        run_job(JobSpec(self.agreement, NAMES, directory / "run", timeout=60.0), transport)
+        self.messages, self.bytes = transport.messages, transport.bytes
         self.records, self.gradients, self.sums = Canaries(), Canaries(), Canaries()
         self._note_records()
         self._note_values()
-
-    @staticmethod
-    def _folders(directory):
-        folder = write_tables(directory / "sites")
-        return [(name, folder / name) for name in NAMES]
 
     def _note_records(self):
         for i, name in enumerate(NAMES):
@@ -105,10 +69,7 @@ class Traffic:
     def _note_values(self):
         """Recompute, for every question, what each record and each site contributes before noise."""
         clients = {name: load_records(file, self.agreement).client for name, file in self.files.items()}
-        _, loss = resolve_loss(self.agreement.encoding.loss)
-        engine, _ = build_engine(
-            self.agreement.build_model(), loss, *clients["north"], dtype=torch.float64, device=torch.device("cpu")
-        )
+        engine, _ = self.agreement.build_engine()
         self.clients, self.engine = clients, engine
         source, population = NoiseSource.from_seed(1), Population(SIZES)
         means = {}
@@ -118,13 +79,14 @@ class Traffic:
                 continue
             index, fields = NAMES.index(site), read(answer).fields
             sums = ClientSums(engine, clients[site], index, population, source=source)
-            value = sum(factor * computed(sums, asked) for factor, asked in parts)
-            batch, round = parts[0][1].batch, parts[0][1].round
-            share = value * weight_of(population, index, batch, round)
+            value = sum(factor * sums.answer(asked) for factor, asked in parts)
+            asked = parts[0][1]
+            round, clients_asked = asked.round, asked.batch.clients or (0, 1, 2)
+            part = value * population.weights(clients_asked, asked.batch)[clients_asked.index(index)]
             grids = [fields["grid"]] if "grid" in fields else []
-            for what, vector in (("sum", value), ("share", share)):
+            for what, vector in (("sum", value), ("part", part)):
                 self.sums.add(f"the {what} of {site} in round {round}", vector, grids)
-            means[request] = means.get(request, 0) + share
+            means[request] = means.get(request, 0) + part
             for _, asked in parts:
                 self._note_gradients(engine, clients[site], asked, grids, site)
         for mean in means.values():
@@ -134,17 +96,13 @@ class Traffic:
         for i in range(client.size):
             alone = ClientSums(engine, Client(*(part[i : i + 1] for part in client)), 0, Population((1,)))
             for radius in (asked.radius, 1e9):
-                value = computed(alone, asked._replace(radius=radius, batch=ALL, remember=False))
+                value = alone.answer(replace(asked, radius=radius, batch=ALL, remember=False))
                 self.gradients.add(f"a gradient of a record of {site}", value, grids)
 
 
 def questions(message):
     """The questions in a message, with their weights in a release."""
-    if message.kind == RELEASE:
-        return read_release(message, DIMENSION, torch.float64).parts
-    if message.kind in ("gradient", "difference"):
-        return ((1.0, read_question(message, DIMENSION, torch.float64)),)
-    return ()
+    return read_request(message, DIMENSION, torch.float64).parts if message.kind == ASK else ()
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +118,7 @@ def is_table(path):
 def test_no_record_and_no_gradient_of_a_record_is_in_a_message(name, traffic):
     run = traffic(name)
     assert len(run.messages) > 3 * 7
-    everything = b"\n".join(part for _, request, answer in run.messages for part in (request, answer))
+    everything = run.bytes
     assert len(run.records) == 2 * 4 * sum(SIZES)
     assert len(run.gradients) > 7 * sum(SIZES) * DIMENSION
     assert not run.records.search(everything)
@@ -175,7 +133,7 @@ def test_no_value_without_noise_reaches_a_site(name, traffic):
 
 
 def test_no_value_without_noise_reaches_the_server_where_the_sites_add_it(traffic):
-    run = traffic("diff2, shares")
+    run = traffic(OWN)
     assert not run.sums.search(b"\n".join(answer for _, _, answer in run.messages))
 
 
@@ -199,14 +157,12 @@ def test_no_file_holds_records_gradients_or_values_without_noise(name, traffic):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:ssl_context:DeprecationWarning")  # of a library that FLARE uses
-@pytest.mark.parametrize("name", ["diff2", "diff2, shares"])
+@pytest.mark.parametrize("name", ["diff2", OWN])
 def test_no_file_or_log_of_real_processes_holds_them_either(name, traffic, tmp_path):
     """The seed makes it the same run, with the same gradients; FLARE's kits, jobs and logs are searched as well."""
-    from diff2.federation.flare.local import run_here
-
     run, sites = traffic(name), write_tables(tmp_path / "sites")
-    order = Order(run.agreement, NAMES, tmp_path / "run", timeout=60.0)
-    run_here(order, sites, simulate=False, restarts=0, start_timeout=150.0)
+    spec = JobSpec(run.agreement, NAMES, tmp_path / "run", timeout=60.0)
+    run_locally(spec, sites, simulate=False, restarts=0, start_timeout=150.0)
     for secret in (run.records, run.gradients, run.sums):
         found, searched = secret.search_files(tmp_path, leave_out=is_table)
         assert not found
@@ -232,13 +188,13 @@ WAYS = {
 @pytest.mark.parametrize("what", ["record", "encoded", "gradient", "sum"])
 def test_a_planted_leak_is_found(what, way, traffic):
     run = traffic("diff2")
-    site, request, answer = next(message for message in run.messages if read(message[1]).kind == "gradient")
+    site, request, answer = next(message for message in run.messages if read(message[1]).kind == ASK)
     client = run.clients[site]
     alone = ClientSums(run.engine, Client(*(part[2:3] for part in client)), 0, Population((1,)))
     planted, secret = {
         "record": (raw_records(NAMES.index(site))[2], run.records),
         "encoded": (client.inputs[2].numpy(), run.records),
-        "gradient": (computed(alone, questions(read(request))[0][1]).numpy(), run.gradients),
+        "gradient": (alone.answer(questions(read(request))[0][1]).numpy(), run.gradients),
         "sum": (read(answer).arrays["value"], run.sums),
     }[what]
     assert not secret.search(request)
@@ -246,14 +202,14 @@ def test_a_planted_leak_is_found(what, way, traffic):
 
 
 def test_a_planted_number_of_steps_is_found(traffic):
-    """A share without its noise is a vector of whole numbers."""
-    run = traffic("diff2, shares")
+    """A site's part without its noise is a vector of whole numbers."""
+    run = traffic(OWN)
     site, request, answer = next(message for message in run.messages if questions(read(message[1])))
     grid, (_, asked) = read(answer).fields["grid"], questions(read(request))[0]
-    index = NAMES.index(site)
-    share = computed(ClientSums(run.engine, run.clients[site], index, Population(SIZES)), asked)
-    share = share * weight_of(Population(SIZES), index, ALL, 1)
-    steps = np.rint(share.numpy() / grid).astype("<i8")
+    index, population = NAMES.index(site), Population(SIZES)
+    sums = ClientSums(run.engine, run.clients[site], index, population)
+    part = sums.answer(asked) * population.weights(range(3))[index]
+    steps = np.rint(part.numpy() / grid).astype("<i8")
     assert {way for _, way in run.sums.search(b"odd" + steps.tobytes())} == {"steps"}
 
 
@@ -271,9 +227,9 @@ def test_an_error_that_quotes_records_stays_at_the_site(tmp_path, monkeypatch):
         return Site("north", load, file.policy, file.directory)
 
     def asked(site):
-        transport = Recorder({"north": site.answer})
+        transport = Recorder({"north": site})
         with pytest.raises(SiteRefused, match="'north'"):
-            carry_out(Order(agreement("diff2"), ("north",), site._directory / "run", timeout=60.0), transport)
+            run_job(JobSpec(agreement("diff2"), ("north",), site._directory / "run", timeout=60.0), transport)
         return b"".join(answer for _, _, answer in transport.messages)
 
     records = Canaries()
