@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas
 import torch
+from diff2.federation.server.order import PROGRESS, Order, carry_out, read_json
 from rich.console import Console
 from rich.table import Table
 
@@ -31,7 +32,6 @@ from diff2.data.scaling import Scaling
 from diff2.federation.agreement import Agreement
 from diff2.federation.flare.job import SITE_VARIABLE
 from diff2.federation.flare.local import run_here
-from diff2.federation.server.order import PROGRESS, Order, carry_out, read_json
 from diff2.federation.site.policy import read_site_file
 from diff2.federation.site.site import site_from_file
 from diff2.federation.wire.transport import InProcessTransport

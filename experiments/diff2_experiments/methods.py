@@ -142,7 +142,7 @@ def _base(file: CompareFile, name: str) -> dict[str, Any]:
     """Return the base settings that the class has a field for, and whose value is of its type."""
     cls = ALGORITHMS[name]
     hints, keys = typing.get_type_hints(cls), {"name": name}
-    for field in fields(cls):
+    for field in fields(cls):  # type: ignore[arg-type]
         if field.name in file.algorithm and field.name != "routine":
             try:
                 convert(f"[algorithm] {field.name}", file.algorithm[field.name], hints[field.name])
@@ -171,7 +171,7 @@ def _check_base(base: Mapping[str, Any]) -> None:
     name = base.get("name")
     if name is not None and name not in ALGORITHMS:
         raise InvalidArgument(f"[algorithm] name: expected one of {sorted(ALGORITHMS)}, got {name!r}")
-    known = {field.name for algorithm in ALGORITHMS.values() for field in fields(algorithm)} - {"routine"}
+    known = {field.name for algorithm in ALGORITHMS.values() for field in fields(algorithm)} - {"routine"}  # type: ignore[arg-type]
     for key in base:
         if key != "name" and key not in known:
             raise InvalidArgument(f"[algorithm] has no key {key!r} of any algorithm{nearest(key, known)}")

@@ -24,9 +24,10 @@ from typing import Annotated, Any
 
 import typer
 
+from diff2._progress import progress_bar
 from diff2._validate import at_least
 from diff2.algorithms import DPGD, Algorithm, Diff2
-from diff2.cli.console import command, counting_bar, ending, show_rows
+from diff2.cli.console import command, ending, show_rows
 from diff2.data import EncodedClients
 from diff2.errors import InvalidArgument, WeakDeltaWarning
 from diff2.planning.plan import plan
@@ -154,7 +155,7 @@ def check(
     with ending(f"finished runs are kept; resume with: {again}"):
         rows = []
         for file in [read_compare_file(find_file("planner", name), data_dir) for name in files]:
-            with counting_bar(file.path.stem, show=None) as progress:
+            with progress_bar(label=file.path.stem, unit="runs", show=None) as progress:
                 rows += planner_check(file, out / file.path.stem, seeds=seeds, report=progress)
         write_csv(out / "planner-check.csv", rows, digits=6)
         _show(rows)

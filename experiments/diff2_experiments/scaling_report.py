@@ -9,7 +9,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from diff2.cli.console import command, counting_bar, ending, show_line, show_rows
+from diff2._progress import progress_bar
+from diff2.cli.console import command, ending, show_line, show_rows
 
 from .exponents import Fit, Point, fit_exponent
 from .figures import STYLES, new_figure, save_figure
@@ -213,7 +214,7 @@ def report(
         experiments = {path.stem: read_experiment(path) for path in paths}
         found = []
         for name, experiment in experiments.items():
-            with counting_bar(name, show=None) as progress:
+            with progress_bar(label=name, unit="runs", show=None) as progress:
                 rows = scaling_law(experiment, out / name, data_dir=data_dir, report=progress)
             found.append(Found(name, experiment, rows))
         exponents = [row for part in found for row in exponent_rows(part)]

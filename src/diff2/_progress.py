@@ -17,8 +17,8 @@ PAUSE = 0.2  # seconds between two updates
 class Reporter(Protocol):
     """Is called with what is done so far."""
 
-    def __call__(self, done: int, note: str | Callable[[], str] = "", total: int | None = None) -> None:
-        """Show ``done`` of ``total``, and a note; one that takes time to compute is a function, called when it is due."""
+    def __call__(self, done: int, total: int | None = None, note: str | Callable[[], str] = "") -> None:
+        """Show ``done`` of ``total``, and a note; one that takes time to compute is a function, called when due."""
         ...
 
 
@@ -35,7 +35,7 @@ def progress_bar(
         unit: what is counted; ``"bytes"`` are shown as sizes.
     """
     if not (sys.stderr.isatty() if show is None else show):
-        yield lambda done, note="", total=None: None
+        yield lambda done, total=None, note="": None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -52,7 +52,7 @@ def progress_bar(
         task = bar.add_task(label, total=total, completed=start, note="")
         last, pause = 0.0, PAUSE
 
-        def report(done: int, note: str | Callable[[], str] = "", total: int | None = None) -> None:
+        def report(done: int, total: int | None = None, note: str | Callable[[], str] = "") -> None:
             nonlocal last, pause
             now, goal = time.monotonic(), bar.tasks[0].total if total is None else total
             if now - last > pause or done == goal:

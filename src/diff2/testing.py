@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def gives_the_same_bytes_at_sites(algorithm: Algorithm, **settings: Any) -> None
             client = Client(*pair)
             records = SiteRecords(client, None if groups is None else as_groups([groups[p]], [client])[0])
             place = Path(folder) / f"site-{p}"
-            sites[f"site-{p}"] = Site(f"site-{p}", lambda _, mine=records: mine, Policy(epsilon=math.inf), place)
+            sites[f"site-{p}"] = Site(f"site-{p}", partial(_given, records), Policy(epsilon=math.inf), place)
         transport = InProcessTransport({name: site.answer for name, site in sites.items()})
         training = prepare_at_sites(agreement, transport, list(sites), directory=Path(folder) / "server")
         _same(here, training.run(progress=False), "at sites")
@@ -192,6 +193,10 @@ class _Memory(Mechanism):
 def _prepared(algorithm: Algorithm, clients: Clients, budget: Budget = BUDGET, **settings: Any) -> Training:
     model = mlp(3, 1, hidden=(4,), seed=SEED).double()
     return prepare(model, "squared", clients, algorithm, budget, seed=SEED, **settings)
+
+
+def _given(records: Any, agreement: Any) -> Any:
+    return records
 
 
 def _saving(training: Training) -> Any:

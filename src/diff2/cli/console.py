@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,26 +86,6 @@ def show_guarantee(sentence: str) -> None:
 def show_line(text: str, style: str = "", *, wrap: bool = False) -> None:
     """Print a line as it is, or wrapped between words."""
     _out().print(Text(text, style=style), soft_wrap=not wrap)
-
-
-@contextmanager
-def counting_bar(label: str, *, show: bool | None) -> Iterator[Callable[[int, int], None]]:
-    """Yield a reporter of (done, all) with the time left; ``show=None`` shows the bar where stderr is a terminal."""
-    if not (sys.stderr.isatty() if show is None else show):
-        yield lambda done, total: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("runs, time left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from .._progress import progress_bar
 from .console import command, emit_json, ending, show_line, show_rows
 
 data_app = typer.Typer(
@@ -67,7 +65,7 @@ def fetch(
         done = []
         for entry in entries:
             place = found(entry)  # one that is damaged there is replaced there
-            with byte_bar(entry.name, show=False if quiet or as_json else None) as report:
+            with progress_bar(label=entry.name, unit="bytes", show=False if quiet or as_json else None) as report:
                 path = fetch_table(entry, place.parent if to is None and place is not None else to, report)
             done.append(_described(entry, path))
             if not (quiet or as_json):
@@ -75,21 +73,6 @@ def fetch(
                 show_line(f"  {entry.provenance.publisher}; {entry.provenance.licence}. {entry.provenance.citation}")
         if as_json:
             emit_json({"tables": done})
-
-
-@contextmanager
-def byte_bar(label: str, *, show: bool | None) -> Iterator[Callable[[int, int | None], None]]:
-    """Yield a reporter of (bytes done, bytes in all); ``show=None`` shows a bar where stderr is a terminal."""
-    if not (sys.stderr.isatty() if show is None else show):
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("[bold]{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _described(entry: Any, path: Path | None) -> dict[str, Any]:

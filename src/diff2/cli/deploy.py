@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -132,15 +132,10 @@ def job_reporter(rounds: int, *, show: bool | None) -> Iterator[Callable[[Attemp
                 return
             done, sites = progress.get("round", 0), progress.get("sites", {})
             answered = sum(round >= done for round in sites.values())
-            spent = epsilon_text(progress.get("epsilon"))
-            bar(done, f"epsilon {spent}, {answered}/{len(sites)} sites, job {attempt.number}")
+            spent = epsilon_text(None if progress.get("epsilon") is None else float(progress["epsilon"]))
+            bar(done, note=f"epsilon {spent}, {answered}/{len(sites)} sites, job {attempt.number}")
 
         yield report
-
-
-def epsilon_text(value: Any) -> str:
-    """Return an epsilon as text, or a dash where there is none yet."""
-    return "-" if value is None else epsilon_text(float(value))
 
 
 def require_flare() -> None:

@@ -9,7 +9,7 @@ import typer
 
 from .._numbers import epsilon_text
 from .console import command, emit_json, ending, show_facts, show_guarantee, show_rows
-from .deploy import epsilon_text, job_reporter, register, require_flare
+from .deploy import job_reporter, register, require_flare
 from .options import DataDir, Json, Quiet, RunToml, Seed
 
 federate_app = typer.Typer(
@@ -138,7 +138,8 @@ def ledger(
             return
         table = [
             [row["run"][:12], row["algorithm"], epsilon_text(row["epsilon"]), f"{row['delta']:g}",
-             epsilon_text(row["epsilon_against_server"]), str(row["answers"]), "complete" if row["complete"] else "open"]
+             epsilon_text(row["epsilon_against_server"]), str(row["answers"]),
+             "complete" if row["complete"] else "open"]
             for row in rows
         ]  # fmt: skip
         show_rows(
@@ -166,7 +167,7 @@ def _facts(document: dict[str, Any]) -> dict[str, str]:
         "state": str(outcome.get("state")) + (f": {outcome['message']}" if "message" in outcome else ""),
         "rounds": f"{document.get('round', 0)} of {document.get('rounds', '?')}",
         "sites answered": heard or "-",
-        "epsilon spent": epsilon_text(document.get("epsilon")),
+        "epsilon spent": "-" if document.get("epsilon") is None else epsilon_text(float(document["epsilon"])),
         "time left": f"{document.get('seconds_left', 0):.0f} s",
     }
 

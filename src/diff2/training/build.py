@@ -56,7 +56,10 @@ class Compute:
 class Opening(Protocol):
     """One release about all records before the first round, and what it does to them."""
 
-    share: float  # of the budget's mu^2
+    @property
+    def share(self) -> float:
+        """The share of the budget's mu^2 that it may cost."""
+        ...
 
     def mean(self, clients: Sequence[Any], population: Population) -> BoundedMean:
         """Return what is to be released."""

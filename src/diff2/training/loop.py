@@ -126,7 +126,7 @@ class Training:
                 while state.round < rounds:
                     state, info = self.step(state)
                     history.append(_row(info))
-                    report(state.round, lambda: f"epsilon {epsilon_text(ledger.epsilon())}")
+                    report(state.round, note=lambda: f"epsilon {epsilon_text(ledger.epsilon())}")
                     if True in [callback(state, info) for callback in callbacks]:
                         break
                     if time.monotonic() - saved > CHECKPOINT_SECONDS:
