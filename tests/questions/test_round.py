@@ -82,9 +82,9 @@ def test_the_radius_of_a_difference_is_its_rule(rule, previous, radius):
 
 
 def test_close_iterates_in_single_precision_have_a_radius():
-    one = torch.tensor([1.0], dtype=torch.float32)
-    other = torch.nextafter(one, torch.tensor([2.0]))
-    assert Smoothness(1.0).radius(one, other) == float(other.double() - one.double()) > 0
+    """The squares of their distances are no numbers in single precision; zero would be released, and be free."""
+    one, other = torch.full((2,), 1e-30), torch.zeros(2)
+    assert Smoothness(1.0).radius(one, other) == pytest.approx(math.sqrt(2) * 1e-30, rel=1e-6)
 
 
 def test_a_release_gets_the_multiplier_of_its_purpose_and_is_noted():
