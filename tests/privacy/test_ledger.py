@@ -132,19 +132,15 @@ def test_a_broken_line_anywhere_is_refused_with_its_number(path, number, text):
         Ledger.read(path)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
-def test_a_missing_line_is_noticed(path, number):
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [([*range(n), *range(n + 1, 5)], "line|header") for n in range(4)]
+    + [([0, 1, 2, 2, 3, 4], "line 4"), ([0, 1, 2, 3, 4, 1], r"line 6.*closing line")],
+)
+def test_a_line_that_is_missing_or_twice_or_follows_the_end_is_noticed(path, kept, message):
     lines = path.read_text().splitlines()
-    del lines[number - 1]
-    path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(LedgerError):
-        Ledger.read(path)
-
-
-def test_a_line_twice_is_noticed(path):
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[:3], *lines[2:]]) + "\n")
-    with pytest.raises(LedgerError, match="line 4"):
+    path.write_text("\n".join(lines[n] for n in kept) + "\n")
+    with pytest.raises(LedgerError, match=message):
         Ledger.read(path)
 
 
@@ -197,13 +193,6 @@ def test_a_line_without_a_field_is_refused(path, field):
     lines[1] = json.dumps(fields)
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(LedgerError, match="line 2"):
-        Ledger.read(path)
-
-
-def test_nothing_may_follow_the_closing_line(path):
-    with path.open("a") as file:
-        file.write(path.read_text().splitlines()[1] + "\n")
-    with pytest.raises(LedgerError, match=r"line 6.*closing line"):
         Ledger.read(path)
 
 

@@ -219,7 +219,7 @@ def test_releases_add_up_and_are_priced_once():
     assert sampled_epsilon(0.0, apart, DELTA) == pytest.approx(together, rel=1e-5)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.booleans(), st.floats(1e-3, 0.95), st.floats(0.6, 30.0), st.integers(1, 3000), st.sampled_from([0, 0.1, 1.0]))
 def test_more_noise_fewer_records_fewer_releases_and_a_larger_delta_cost_less(fixed, rate, multiplier, count, mu):
     sampling, mu = ("fixed", mu) if fixed else ("poisson", 0.0)

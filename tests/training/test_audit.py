@@ -103,7 +103,7 @@ def mixture(value, shift, release):
     return inside if release.rate == 1 else np.logaddexp(np.log1p(-release.rate), np.log(release.rate) + inside)
 
 
-@pytest.mark.parametrize(("runs", "factor"), [(100, 1.0), (100, 0.25), pytest.param(6000, 1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("runs", "factor"), [(60, 1.0), (60, 0.25), pytest.param(6000, 1.0, marks=pytest.mark.slow)])
 def test_the_distance_of_the_worlds_is_what_the_ledger_says(runs, factor):
     """The means of the ratio are mu deviations apart; that only a quarter of the noise is added is noticed."""
     run = prepared(FULL)
@@ -130,7 +130,7 @@ def least_epsilon(plus, minus, delta, confidence=0.999):
 
 
 @pytest.mark.parametrize("name", SAMPLED)
-@pytest.mark.parametrize("runs", [40, pytest.param(6000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runs", [30, pytest.param(6000, marks=pytest.mark.slow)])
 def test_no_audit_finds_more_than_the_ledger_says(name, runs):
     run = prepared(SAMPLED[name])
     found = least_epsilon(*(statistics(run, sign, runs) for sign in (1.0, -1.0)), BUDGET.delta)

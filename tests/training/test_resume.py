@@ -91,7 +91,7 @@ def same(one, other, folder, cut):
 def test_resume_is_byte_identical_and_releases_once(tmp_path, monkeypatch, every_round, options):
     monkeypatch.setattr("diff2.training.loop.CHECKPOINT_SECONDS", -1.0 if every_round else 1e9)
     whole = train(tmp_path / "whole", **options)
-    for after in (1, 4, ROUNDS - 1):
+    for after in (1, ROUNDS - 1) if every_round else (4,):
         cut = tmp_path / f"cut {after}"
         crash(cut, after, **options)
         assert same(whole, train(cut, resume=True, **options), tmp_path / "whole", cut)
