@@ -179,7 +179,7 @@ BAD_INPUT = {
     "classes as a column": (dict(clients=(X, Y.long()), loss="cross_entropy", model=nn.Linear(3, 2)), "class numbers"),
     "class out of range": (
         dict(clients=(X, torch.arange(60) % 3), loss="cross_entropy", model=nn.Linear(3, 2)),
-        "out of bounds",
+        "from 0 to 1",
     ),
     "class out of range, later": (
         dict(clients=(X, (torch.arange(60) > 50) * 2), loss="cross_entropy", model=nn.Linear(3, 2)),

@@ -92,7 +92,7 @@ def status(
     with ending():
         from .._files import read_json
         from ..errors import InvalidArgument
-        from ..federation.server.job import OUTCOME, PROGRESS
+        from ..federation.server import OUTCOME, PROGRESS
 
         progress, outcome = read_json(directory / PROGRESS), read_json(directory / OUTCOME)
         if progress is None and outcome is None:
@@ -162,11 +162,11 @@ register(federate_app)
 
 def _facts(document: dict[str, Any]) -> dict[str, str]:
     outcome = document["outcome"]
-    heard = ", ".join(f"{site} (round {round})" for site, round in document.get("sites", {}).items())
+    answered = ", ".join(f"{site} (round {round})" for site, round in document.get("sites", {}).items())
     return {
         "state": str(outcome.get("state")) + (f": {outcome['message']}" if "message" in outcome else ""),
         "rounds": f"{document.get('round', 0)} of {document.get('rounds', '?')}",
-        "sites answered": heard or "-",
+        "sites answered": answered or "-",
         "epsilon spent": "-" if document.get("epsilon") is None else epsilon_text(float(document["epsilon"])),
         "time left": f"{document.get('seconds_left', 0):.0f} s",
     }

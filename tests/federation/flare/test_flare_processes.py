@@ -25,7 +25,8 @@ from diff2.federation.flare.follow import JobStopped
 from diff2.federation.flare.job import CLASSES, FlareSite, write_job
 from diff2.federation.flare.local import run_locally, start_simulator
 from diff2.federation.flare.processes import Processes
-from diff2.federation.server.job import OUTCOME, PROGRESS, JobSpec
+from diff2.federation.server import OUTCOME, PROGRESS
+from diff2.federation.server.job import JobSpec
 from diff2.federation.wire.messages import Message, read, write
 from diff2.privacy import Ledger
 from federated import NAMES, agreement_of, answer_labels, lines, write_sites

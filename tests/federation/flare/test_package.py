@@ -19,7 +19,7 @@ from diff2.federation.flare.package import check_directory, write_package
 from diff2.federation.flare.processes import Processes
 from diff2.federation.flare.provisioning import Parties, free_ports, harden
 from diff2.federation.flare.submit import submit
-from diff2.federation.server.job import OUTCOME, PROGRESS
+from diff2.federation.server import OUTCOME, PROGRESS
 from diff2.federation.site.policy import read_site_file
 from diff2.privacy import Ledger
 from diff2.runfile.reader import read_run_file

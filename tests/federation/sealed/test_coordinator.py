@@ -9,7 +9,8 @@ from diff2.federation.faults import BadAnswer, SiteRefused, SitesMissing
 from diff2.federation.flare.follow import JobStopped, error_of
 from diff2.federation.flare.local import run_locally
 from diff2.federation.sealed.keys import CIPHERTEXTS, SEALED, SiteKeys
-from diff2.federation.server.job import OUTCOME, PROGRESS, JobSpec
+from diff2.federation.server import OUTCOME, PROGRESS
+from diff2.federation.server.job import JobSpec
 from diff2.federation.server.relay import COORDINATE, REPLIES, relay_job
 from diff2.federation.site.coordinator import CoordinatorSite
 from diff2.federation.site.policy import read_site_file

@@ -12,8 +12,9 @@ import diff2
 from catalogue import PRIVATE, SIZES, run
 from diff2._files import locked, read_json
 from diff2.federation.faults import BadAnswer, SiteRefused, SitesMissing
+from diff2.federation.server import OUTCOME, PROGRESS
 from diff2.federation.server import job as jobs
-from diff2.federation.server.job import OUTCOME, PROGRESS, JobSpec, read_job_spec, run_job
+from diff2.federation.server.job import JobSpec, read_job_spec, run_job
 from diff2.federation.site.policy import Policy
 from diff2.federation.wire.messages import Message, digest, read, write
 from diff2.federation.wire.request import ANSWER, ASK

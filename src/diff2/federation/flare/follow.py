@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...errors import BudgetExceeded, Diff2Error
 from .. import faults
-from ..server.job import OUTCOME, PROGRESS, JobSpec
+from ..server import OUTCOME, PROGRESS
+from ..server.job import JobSpec
 from .launch import Kit
 
 POLL, REMOTE_POLL, STATUS_POLL = 0.2, 1.0, 2.0  # seconds

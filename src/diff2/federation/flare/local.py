@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..._files import read_json, write_json
-from ..server.job import OUTCOME, JobSpec
+from ..server import OUTCOME
+from ..server.job import JobSpec
 from .follow import Report, Session, follow, quiet_flare, with_restarts
 from .job import CLASSES, SITE_VARIABLE, write_job
 from .launch import read_kit, start_command

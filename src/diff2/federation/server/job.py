@@ -19,9 +19,9 @@ from ..sealed.cohort import distribute_model
 from ..sealed.keys import SiteKeys
 from ..wire.cohort import Exchange
 from ..wire.transport import Transport
+from . import OUTCOME, PROGRESS
 from .run import close_run, prepare_at_sites, recorded_run
 
-PROGRESS, OUTCOME = "progress.json", "outcome.json"
 PAUSE = 0.5  # seconds between two progress reports
 PATIENCE = 30.0  # seconds to wait for the process of an earlier job to end
 CLOSING = 10.0  # seconds a site has to confirm the end of the run

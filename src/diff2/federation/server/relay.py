@@ -14,7 +14,8 @@ from ..sealed.cohort import AddingServer
 from ..wire.cohort import read_answers
 from ..wire.messages import Message, packed, write
 from ..wire.transport import Transport
-from .job import OUTCOME, PROGRESS, JobSpec, stopped_outcome
+from . import OUTCOME, PROGRESS
+from .job import JobSpec, stopped_outcome
 
 COORDINATE, REPLIES = "coordinate", "replies"  # from the server to the coordinator
 NEXT, ENDED = "next", "ended"  # and its answers

@@ -2,6 +2,7 @@ r"""Messages between a server and its sites: plain arrays and numbers, nothing t
 
 ``b"diff2\x01"``, the length of the header in four bytes, the header in JSON, then the arrays one after the other, in
 little-endian order. The header names the kind of the message, its fields and, for each array, name, type and shape.
+Arrays and fields are sorted by name: the bytes of a message are the same in every process.
 
 >>> message = Message("ask", {"round": 3, "radius": 0.5}, {"params": np.arange(2.0)})
 >>> read(write(message)).fields
@@ -39,7 +40,7 @@ class Message:
 
 def write(message: Message) -> bytes:
     """Return the bytes of a message; equal messages have equal bytes."""
-    arrays = {name: _little_endian(name, array) for name, array in message.arrays.items()}
+    arrays = {name: _little_endian(name, array) for name, array in sorted(message.arrays.items())}
     header = {
         "kind": message.kind,
         "fields": dict(message.fields),

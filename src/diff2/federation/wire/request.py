@@ -26,7 +26,7 @@ from .messages import Message
 DESCRIBE, OPEN, ASK, CLOSE = "describe", "open", "ask", "close"  # requests
 DESCRIPTION, OPENED, ANSWER, CLOSED = "description", "opened", "answer", "closed"  # and their answers
 MAX_QUESTIONS = 8
-ARRAYS = {GRADIENT: {"params"}, DIFFERENCE: {"params", "previous"}}
+ARRAYS = {GRADIENT: ("params",), DIFFERENCE: ("params", "previous")}
 Label = tuple[int, str, str, int]  # round, purpose, kind, step
 
 
@@ -77,7 +77,7 @@ def read_request(message: Message, dimension: int, dtype: torch.dtype) -> Reques
     vectors = {name: _vector(name, array, dimension, dtype) for name, array in message.arrays.items()}
     parts = tuple(_part(one, vectors) for one in described)
     request = Request(str(fields.get("run")), parts, number(fields, "multiplier"))
-    used = set().union(*(ARRAYS[question.kind] for _, question in parts))
+    used = set[str]().union(*(ARRAYS[question.kind] for _, question in parts))
     if used != set(vectors):
         raise BadMessage(f"a request with arrays {sorted(vectors)}, expected {sorted(used)}")
     if any(_records_asked(question) != _records_asked(request.question) for _, question in parts):
@@ -130,8 +130,8 @@ def _part(fields: Any, vectors: Mapping[str, Vector]) -> tuple[float, Question]:
     kind, purpose = fields["kind"], fields.get("purpose")
     if not isinstance(purpose, str) or not 0 < len(purpose) <= 32:
         raise BadMessage(f"expected purpose to be a word, got {str(purpose)[:40]!r}")
-    if not ARRAYS[kind] <= set(vectors):
-        raise BadMessage(f"a {kind} without {sorted(ARRAYS[kind] - set(vectors))}")
+    if not set(ARRAYS[kind]) <= set(vectors):
+        raise BadMessage(f"a {kind} without {sorted(set(ARRAYS[kind]) - set(vectors))}")
     if not isinstance(fields.get("batch"), dict):
         raise BadMessage("expected batch to be a table")
     try:
