@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -36,17 +36,12 @@ class Plan:
     population: Population
     accounting: str
     multipliers: Mapping[str, float]
+    releases: tuple[Release, ...] = field(repr=False)  # all of them, in order, for the radius one
     opening_share: float | None = None  # of mu^2, for a release before the first round
 
     @property
     def client_sizes(self) -> tuple[int, ...]:
         return self.population.sizes
-
-    @cached_property
-    def releases(self) -> tuple[Release, ...]:
-        """Every release, in order, for the radius one."""
-        planned = _planned(self.algorithm, self.population, self.opening_share)
-        return tuple(release._replace(multiplier=self.multipliers[release.purpose]) for release in planned)
 
     @cached_property
     def epsilon(self) -> float:
@@ -116,7 +111,8 @@ def plan(
     releases = list(_planned(algorithm, population, opening_share))
     shares = _shares(algorithm, {release.purpose for release in releases}, opening_share)
     multipliers = calibrate(releases, shares, budget, protection.accounting, algorithm.routine.overcount())
-    return Plan(algorithm, budget, population, protection.accounting, multipliers, opening_share)
+    priced = tuple(release._replace(multiplier=multipliers[release.purpose]) for release in releases)
+    return Plan(algorithm, budget, population, protection.accounting, multipliers, priced, opening_share)
 
 
 def protected(protection: Protection | None, settings: Mapping[str, Any]) -> Protection:

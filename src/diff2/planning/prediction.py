@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .._validate import at_least, positive
@@ -137,8 +138,8 @@ def predict_noise(
     rounds, clip = algorithm.rounds, algorithm.clip_gradient
     radius = algorithm.clip_smoothness * step_length
     rho = (min(radius, 2 * clip) if algorithm.cap else radius) / clip
-    single = plan(DPGD(rounds, clip, algorithm.routine), budget, client_sizes, protection)
-    unit = dimension * (clip * (single.sigma_1 or 0.0)) ** 2
+    single = DPGD(rounds, clip, algorithm.routine)
+    unit = dimension * (clip * _sigma(single, budget, tuple(client_sizes), protection)) ** 2
 
     def prediction(T: int, share: float, relative: float) -> Choice:
         return Choice(T, None if T == 1 else 1 / share, relative, relative * unit)
@@ -173,6 +174,11 @@ def cycle_growth(algorithm: Diff2, sigma_2: float, dimension: int) -> float | No
     rounds = min(algorithm.restart_interval, algorithm.rounds) - 1
     gain = (learning_rate * algorithm.clip_smoothness * sigma_2) ** 2 * dimension
     return math.exp(min(rounds / 2 * math.log1p(gain), 700.0))
+
+
+@lru_cache(maxsize=8)  # the same for every step length
+def _sigma(single: DPGD, budget: Budget, sizes: tuple[int, ...], protection: Protection | None) -> float:
+    return plan(single, budget, sizes, protection).sigma_1 or 0.0
 
 
 def _cycle(restart_interval: int, rounds: int | None) -> _Cycle:
