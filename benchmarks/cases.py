@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import diff2
-from diff2.losses import resolve_loss
+from diff2.models.losses import resolve_loss
 
 
 class Case(NamedTuple):

@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils.data import DataLoader, TensorDataset
 
 import diff2
-from diff2.losses import resolve_loss
+from diff2.models.losses import resolve_loss
 
 from .cases import Case
 

@@ -25,7 +25,7 @@ import torch
 
 import diff2
 from diff2.data.randhie import Pair, RandHie, fifth_of, load
-from diff2.demo import Judge, start_model
+from diff2_experiments.demo import Judge, start_model
 
 EPSILON, DELTA = 1.0, 1e-5
 FIRST, SECOND, LAST = tuple(range(1, 2)), tuple(range(1, 4)), tuple(range(1, 10))  # seeds of the three stages

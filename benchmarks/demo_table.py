@@ -14,7 +14,7 @@ import torch
 
 import diff2
 from diff2.data.randhie import load
-from diff2.demo import METHODS, Judge, start_model
+from diff2_experiments.demo import METHODS, Judge, start_model
 
 COLUMNS = ("test_loss", "r2", "squared_gradient_norm")
 

@@ -7,7 +7,6 @@ is chosen for, and shows why.
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from collections.abc import Callable
 
@@ -15,52 +14,48 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from diff2.gradients import ColumnsEngine, FeatureCache, FusedEngine, Records
-from diff2.losses import resolve_loss
+from diff2.gradients import Engine, FeatureCache, Records
+from diff2.gradients.choose import ENGINES
+from diff2.models.losses import resolve_loss
+from diff2.questions.question import Question
 
 from .cases import Case, network
 from .contestants import Round
 from .measure import interleaved
 
 SHAPES = ((16_512, 8, 0), (29_386, 9, 0), (464_809, 54, 7), (41_917, 120, 0), (41_917, 280, 0))
-ENGINES: tuple[type[ColumnsEngine], ...] = (ColumnsEngine, FusedEngine)
+COMPARED = ("columns", "compiled")
 RADIUS = 1e-3  # most records are clipped
 
 
-def gradient(engine: ColumnsEngine, records: Records) -> Round:
+def gradient(engine: Engine, records: Records) -> Round:
     """A sum of clipped gradients, as every round of DP-GD asks for."""
-    cache = FeatureCache()
-    return lambda: engine.clipped_gradient_sum(engine.flat.vector, records, RADIUS, cache=cache, remember=False)
+    cache, question = FeatureCache(), Question.gradient(RADIUS).at(1, engine.flat.vector)
+    return lambda: engine.clipped_sum(question, records, cache=cache)
 
 
-def difference(inner: float) -> Callable[[ColumnsEngine, Records], Round]:
+def difference(engine: Engine, records: Records) -> Round:
     """A sum of clipped differences from one iterate to the next, as most rounds of DIFF2 ask for."""
+    cache, here = FeatureCache(), engine.flat.vector.clone()
+    points = [here, here + 1e-3 * torch.randn(here.shape, generator=torch.Generator().manual_seed(1))]
 
-    def build(engine: ColumnsEngine, records: Records) -> Round:
-        cache, here = FeatureCache(), engine.flat.vector.clone()
-        points = [here, here + 1e-3 * torch.randn(here.shape, generator=torch.Generator().manual_seed(1))]
+    def one_sum() -> None:
+        points.reverse()  # what was the iterate is now the one before
+        engine.clipped_sum(Question.difference(RADIUS).at(2, *points), records, cache=cache)
 
-        def one_sum() -> None:
-            points.reverse()  # what was the iterate is now the one before
-            engine.clipped_difference_sum(points[0], points[1], records, RADIUS, cache=cache, inner=inner)
-
-        return one_sum
-
-    return build
+    return one_sum
 
 
-SUMS: dict[str, Callable[[ColumnsEngine, Records], Round]] = {
-    "gradient": gradient,
-    "difference": difference(math.inf),
-    "difference of clipped gradients": difference(1.0),
-}
+SUMS: dict[str, Callable[[Engine, Records], Round]] = {"gradient": gradient, "difference": difference}
 
 
 def times_of(case: Case, seconds: float, quantile: float, clock: Callable[[], float]) -> dict[tuple[str, str], float]:
     """Return the time of each sum by each engine, all in turns."""
     records, loss = Records.of(case.inputs, case.targets), resolve_loss(case.loss)[1]
     contestants = {
-        (kind.name, what): build(kind(case.model, loss), records) for kind in ENGINES for what, build in SUMS.items()
+        (name, what): build(ENGINES[name](case.model, loss), records)
+        for name in COMPARED
+        for what, build in SUMS.items()
     }
     return interleaved(contestants, seconds, quantile, clock)
 
@@ -75,14 +70,14 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     clock = time.process_time if options.cpu else time.perf_counter
     table = Table(title=f"One sum; {options.threads} thread(s), quantile {options.quantile} of the times")
-    for title in ("records", "sum", "columns, ms", "fused, ms", "columns / fused"):
+    for title in ("records", "sum", "columns, ms", "compiled, ms", "columns / compiled"):
         table.add_column(title, justify="left" if title in ("records", "sum") else "right")
     for records, inputs, classes in SHAPES:
         case = network(records, inputs, classes)
         times = times_of(case, options.seconds, options.quantile, clock)
         for what in SUMS:
-            columns, fused = (times[kind.name, what] for kind in ENGINES)
-            shown = f"{1e3 * columns:.2f}", f"{1e3 * fused:.2f}", f"{columns / fused:.2f}"
+            columns, compiled = (times[name, what] for name in COMPARED)
+            shown = f"{1e3 * columns:.2f}", f"{1e3 * compiled:.2f}", f"{columns / compiled:.2f}"
             table.add_row(case.name.removeprefix("network "), what, *shown)
     Console(width=120).print(table)
 

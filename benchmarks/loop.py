@@ -10,17 +10,15 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from unittest import mock
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
 import diff2
-from diff2.gradients import ColumnsEngine, FusedEngine
-from diff2.losses import resolve_loss
+from diff2.gradients import FlatModule
+from diff2.gradients.choose import ENGINES
+from diff2.models.losses import resolve_loss
 
 from .cases import CASES, Case
 from .contestants import Round, plain
@@ -30,21 +28,10 @@ EVERY = 20  # rounds between two looks
 NETWORKS = ("california", "blog", "covertype")
 
 
-@contextmanager
-def engine(name: str) -> Iterator[None]:
-    """Let models be given this engine."""
-    with ExitStack() as stack:
-        if name == "ghost":
-            stack.enter_context(mock.patch.object(ColumnsEngine, "fits", staticmethod(lambda module: False)))
-        if name != "fused":
-            stack.enter_context(mock.patch.object(FusedEngine, "suits", staticmethod(lambda *model: False)))
-        yield
-
-
 def engines(case: Case) -> tuple[str, ...]:
-    """Return the engines that are tried; the compiled one where it would be chosen."""
-    suits = FusedEngine.suits(case.model, resolve_loss(case.loss)[1], None, None)
-    return ("ghost", "columns", "fused") if suits else ("ghost", "columns")
+    """Return the engines that are timed; the compiled one where it would be chosen."""
+    flat, loss = FlatModule(case.model), resolve_loss(case.loss)[1]
+    return tuple(name for name in ("ghost", "columns", "compiled") if ENGINES[name].unsuited(flat, loss) is None)
 
 
 def algorithms() -> dict[str, diff2.Algorithm]:
@@ -63,18 +50,16 @@ def rounds_of(case: Case, name: str) -> dict[str, Round]:
     made: dict[str, Round] = {}
     holdout = tuple(part[: len(part) // 4] for part in (case.inputs, case.targets))
     for algorithm, settings in algorithms().items():
-        with engine(name):
-            run = diff2.prepare(
-                case.model,
-                case.loss,
-                (case.inputs, case.targets),
-                settings,
-                diff2.Budget(epsilon=3.0, delta=1e-7),
-                metrics_every=EVERY,
-                holdout=holdout,
-            )
-        if run.engine.name != name:
-            raise SystemExit(f"{case.name} runs by the {run.engine.name} engine, not by {name}")
+        run = diff2.prepare(
+            case.model,
+            case.loss,
+            (case.inputs, case.targets),
+            settings,
+            diff2.Budget(epsilon=3.0, delta=1e-7),
+            metrics_every=EVERY,
+            holdout=holdout,
+            engine=name,
+        )
         made[algorithm] = _round(run)
         made["look"] = lambda run=run: run.metrics(EVERY, run.start)  # type: ignore[misc]
     return made

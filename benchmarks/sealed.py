@@ -20,18 +20,18 @@ from rich.console import Console
 from rich.table import Table
 
 import diff2
-from diff2.clients import Client
+from diff2.cohorts.clients import Client
 from diff2.data.scaling import Encoding, Scaling
 from diff2.federation.agreement import Agreement
-from diff2.federation.leading import AddingServer
-from diff2.federation.policy import Policy
-from diff2.federation.sealed import SiteKeys
-from diff2.federation.server import prepare_at_sites
-from diff2.federation.site import Site
-from diff2.federation.site_records import SiteRecords
-from diff2.federation.transport import InProcessTransport, Replies
-from diff2.runfile import ModelSettings, PrivacySettings, RunSettings
-from diff2.trust import Trust
+from diff2.federation.sealed.keys import SiteKeys
+from diff2.federation.sealed.lead import AddingServer
+from diff2.federation.server.run import prepare_at_sites
+from diff2.federation.site.policy import Policy
+from diff2.federation.site.records import SiteRecords
+from diff2.federation.site.site import Site
+from diff2.federation.wire.transport import InProcessTransport, Replies
+from diff2.privacy.trust import Trust
+from diff2.runfile.reader import ModelSettings, PrivacySettings, RunSettings
 
 INPUTS, RECORDS = 8, 200
 HIDDEN = {101: 10, 10_001: 1_000, 100_001: 10_000}

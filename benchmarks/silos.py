@@ -20,23 +20,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas
 import torch
+from diff2.federation.server.order import PROGRESS, Order, carry_out, read_json
 from rich.console import Console
 from rich.table import Table
 
 import diff2
 from diff2 import BVRLocalSGD, Diff2, GradientDescent
-from diff2.clientwise import ClientSums
+from diff2.cohorts.per_client import ClientSums
 from diff2.data import BuiltinSettings, Encoding, load_clients
 from diff2.data.scaling import Scaling
 from diff2.federation.agreement import Agreement
-from diff2.federation.flare import SITE_VARIABLE
-from diff2.federation.here import run_here
-from diff2.federation.order import PROGRESS, Order, carry_out, read_json
-from diff2.federation.policy import read_site_file
-from diff2.federation.site import site_from_file
-from diff2.federation.transport import InProcessTransport
-from diff2.models import mlp
-from diff2.runfile import ModelSettings, PrivacySettings, RunSettings
+from diff2.federation.flare.job import SITE_VARIABLE
+from diff2.federation.flare.local import run_here
+from diff2.federation.site.policy import read_site_file
+from diff2.federation.site.site import site_from_file
+from diff2.federation.wire.transport import InProcessTransport
+from diff2.models.mlp import mlp
+from diff2.runfile.reader import ModelSettings, PrivacySettings, RunSettings
 
 console = Console(width=120)
 INPUTS, RECORDS = 8, 100

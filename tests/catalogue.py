@@ -6,6 +6,7 @@ that each is calibrated once in a test process.
 
 import math
 import warnings
+from functools import cache
 
 import torch
 
@@ -14,6 +15,7 @@ from diff2 import (
     DPGD,
     DPSGD,
     DPSRM,
+    GD,
     SRNSGD,
     Adam,
     Averaging,
@@ -22,8 +24,6 @@ from diff2 import (
     Diff2,
     DPFedAvg,
     DPScaffold,
-    DriftDiff2,
-    FusedDiff2,
     GradientDescent,
     Momentum,
     Nesterov,
@@ -48,10 +48,6 @@ def diff2_with(routine=STEP, **changes):
     return Diff2(**{**settings, **changes}, routine=routine)
 
 
-def fused_with(routine=STEP):
-    return FusedDiff2(ROUNDS, 3, 2.0, 3.0, routine=routine)
-
-
 CATALOGUE = {
     "dpgd": DPGD(ROUNDS, 2.0, routine=STEP),
     "diff2": diff2_with(),
@@ -59,59 +55,49 @@ CATALOGUE = {
     "diff2, T > R": diff2_with(restart_interval=99),
     "diff2, one round": diff2_with(rounds=1),
     "diff2, u = 2": diff2_with(budget_split=2.0),
-    "diff2, auto": diff2_with(budget_split="auto"),
-    "diff2, telescoped": diff2_with(clipping="telescoped"),
-    "diff2, position": diff2_with(noise_schedule="position"),
-    "diff2, auto, position, telescoped": diff2_with(
-        budget_split="auto", noise_schedule="position", clipping="telescoped"
-    ),
     "diff2, momentum": diff2_with(Momentum(0.02)),
     "diff2, nesterov": diff2_with(Nesterov(0.02)),
+    "diff2, adam": diff2_with(Adam(0.05)),
+    "diff2, averaging": diff2_with(Averaging(Momentum(0.02), start=0.3)),
     "diff2, torch": diff2_with(TorchOptimizer("AdamW", {"lr": 0.02, "weight_decay": 0.1}, schedule="cosine")),
     "bvr": diff2_with(LOCAL),
     "bvr, K = 1": diff2_with(BVRLocalSGD(0.05, 1, 2, 3.0)),
     "bvr, u = (3, 3)": diff2_with(LOCAL, budget_split=(3.0, 3.0)),
     "bvr, averaging": diff2_with(Averaging(LOCAL, start=0.2)),
-    "fused": fused_with(),
-    "fused, adam": fused_with(Adam(0.05)),
-    "fused, averaging": fused_with(Averaging(Momentum(0.02), start=0.3)),
-    "fused, torch": fused_with(TorchOptimizer("RMSprop", {"lr": 0.01})),
     "recursive": RecursiveDiff2(ROUNDS, 2.0, 3.0, routine=STEP),
     "recursive, bvr": RecursiveDiff2(ROUNDS, 2.0, 3.0, routine=LOCAL),
-    "drift": DriftDiff2(ROUNDS, 3, 2.0, 3.0, routine=STEP),
     "dpsgd, fixed": DPSGD(ROUNDS, 6, 2.0, routine=STEP),
     "dpsgd, poisson": DPSGD(ROUNDS, 6, 2.0, routine=STEP, sampling="poisson"),
-    "dpsrm": DPSRM(ROUNDS, 6, 2.0, 0.5, 0.3, routine=NormalizedDescent(0.05, longest=0.1)),
+    "dpsrm": DPSRM(ROUNDS, 6, 2.0, 0.5, 0.3, routine=NormalizedDescent(0.05, max_step_norm=0.1)),
     "srnsgd": SRNSGD(ROUNDS, 2, 2, 2.0, 3.0, routine=NORMAL),
     "srnsgd, 4 batches": SRNSGD(ROUNDS + 4, 4, 2, 2.0, 3.0, routine=NormalizedDescent(0.05, schedule="inverse_root")),
     "dpfedavg": DPFedAvg(ROUNDS, 2, 2, 2.0, 0.05, routine=SERVER),
     "dpscaffold": DPScaffold(ROUNDS, 2, 2, 2.0, 0.05, routine=SERVER),
 }
 # The same algorithms where other units are protected, or some clients take part in a round: options of a run.
-OWNERS = [[0, 0, 1, 1, 2, 2, 3, 3], list("aaabbbcccddd"), [0, 1, 1, 2]]
+GROUPS = [[0, 0, 1, 1, 2, 2, 3, 3], list("aaabbbcccddd"), [0, 1, 1, 2]]
 OPTIONS = {
-    "diff2, owners": {"groups": OWNERS},
-    "fused, owners": {"groups": OWNERS},
+    "diff2, groups": {"groups": GROUPS},
     "recursive, client": {"unit": "client"},
-    "drift, client": {"unit": "client"},
     "diff2, 2 of 3 clients": {"clients_per_round": 2},
-    "fused, 2 of 3 clients": {"clients_per_round": 2, "weighting": "records"},
+    "recursive, 2 of 3 clients": {"clients_per_round": 2, "weighting": "records"},
     "bvr, 2 of 3 clients": {"clients_per_round": 2},
     "dpscaffold, 2 of 3 clients": {"clients_per_round": 2},
     "diff2, client, 2 of 3 in turn": {"clients_per_round": 2, "unit": "client"},
-    "fused, client, 2 of 3 drawn": {"clients_per_round": 2, "unit": "client", "client_order": "random"},
+    "recursive, client, 2 of 3 drawn": {"clients_per_round": 2, "unit": "client", "client_order": "random"},
 }
 CATALOGUE |= {name: CATALOGUE[name.split(",")[0]] for name in OPTIONS}
 
 SAMPLED = {  # priced numerically, to the safe side
     name for name in CATALOGUE if name.startswith(("bvr", "dps", "dpf")) or name.endswith((", bvr", "drawn"))
 } - {"bvr, K = 1"}
+NOT_PRIVATE = {"gd": GD(ROUNDS, routine=STEP)}
 
 
 def plan_options(name):
     """The options of a run as ``diff2.plan`` takes them."""
     options = dict(OPTIONS.get(name, {}))
-    return {**options, "unit": "owner"} if options.pop("groups", None) else options
+    return {**options, "unit": "group"} if options.pop("groups", None) else options
 
 
 def make_clients(sizes=SIZES, seed=0, dtype=torch.float64):
@@ -137,6 +123,12 @@ def run(algorithm, sizes=SIZES, budget=NO_NOISE, dtype=torch.float64, start=diff
         warnings.simplefilter("ignore", diff2.PrivacyLeakWarning)
         warnings.simplefilter("ignore", diff2.WeakDeltaWarning)
         return start(make_model(dtype), "squared", make_clients(sizes, dtype=dtype), algorithm, budget, **options)
+
+
+@cache
+def result_of(name, seed=1):
+    """A private run of the table; its result is not changed by anybody."""
+    return run(name, budget=PRIVATE, seed=seed)
 
 
 def start_vector():

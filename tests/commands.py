@@ -10,7 +10,7 @@ import numpy as np
 import pandas
 from typer.testing import CliRunner
 
-from diff2.cli import app
+from diff2.cli.main import app
 
 
 def write_folder(folder, run_file, **clients):

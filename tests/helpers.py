@@ -1,10 +1,9 @@
-"""Builders that several tests share: ledgers, a table of models, and the plainest possible clipped sums."""
+"""Builders that several tests share: a table of models, and the plainest possible clipped sums."""
 
 from __future__ import annotations
 
 import copy
 import math
-import warnings
 from typing import NamedTuple
 
 import pytest
@@ -12,31 +11,11 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-import diff2
-from diff2.gradients import ColumnsEngine, GhostEngine, LoopEngine, Records, VmapEngine
-from diff2.losses import cross_entropy, squared
-from diff2.population import ALL
-from diff2.privacy import BoundedMean, Ledger, Mechanism, NoiseSource
-from diff2.training import Training
-
-DELTA = 1e-5
-
-
-def ledger_header(*, delta=DELTA, seeded=False, **fields):
-    """Return what a run writes into the first line of its ledger."""
-    return {
-        "adjacency": "replace-one",
-        "unit": "record",
-        "client_sizes": [30, 70],
-        "budget": {"epsilon": 3.0, "delta": delta},
-        "algorithm": {"name": "diff2"},
-        "seeded": seeded,
-        **fields,
-    }
-
-
-def in_memory_ledger(**fields):
-    return Ledger(ledger_header(**fields))
+from diff2.gradients import FlatModule, Records, Rule, Shapes, joined, register_rule
+from diff2.gradients.choose import ENGINES
+from diff2.gradients.network import Network
+from diff2.models.losses import cross_entropy, squared
+from diff2.questions import Question
 
 
 class Case(NamedTuple):
@@ -50,6 +29,18 @@ class Case(NamedTuple):
     @property
     def records(self):
         return Records.of(self.inputs, self.targets)
+
+    @property
+    def shapes(self):
+        return Shapes.of(self.inputs, self.targets)
+
+    def part(self, rows):
+        """Return the case with these records only."""
+        return self._replace(inputs=self.inputs[rows], targets=self.targets[rows])
+
+    def one_by_one(self):
+        """Yield the records, each alone."""
+        yield from self.records.chunks(1)
 
     def weighted(self, seed=1):
         """Return the records with weights between 0 and 1."""
@@ -83,6 +74,35 @@ class MeanOfWords(nn.Module):
 
     def forward(self, tokens):
         return self.head(torch.tanh(self.words(tokens)).mean(1))
+
+
+class Scale(nn.Module):
+    """A layer of one's own: a factor and a shift per feature."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.factor, self.shift = nn.Parameter(torch.linspace(0.5, 2, width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x):
+        return x * self.factor + self.shift
+
+
+class ScaleRule(Rule):
+    """Its rule, as somebody else would write it."""
+
+    def gradient(self, feature):
+        return self._terms(feature.a * feature.g, feature.g)
+
+    def difference(self, feature, previous):
+        da, dg = feature.a - previous.a, feature.g - previous.g
+        return self._terms(da * feature.g + previous.a * dg, dg)
+
+    def _terms(self, factor, shift):
+        values = {"factor": factor, "shift": shift}
+        return joined(*(self.explicit(values[name], part) for name, part in self.parts.items()))
+
+
+register_rule(Scale, ScaleRule)
 
 
 def frozen(model, *names):
@@ -153,6 +173,11 @@ MODELS = {
         nn.Sequential(nn.Linear(3, 4), nn.LayerNorm((5, 4)), nn.Flatten(), nn.Linear(20, 2)),
         (5, 3),
     ),
+    "a registered layer": lambda: (nn.Sequential(nn.Linear(5, 6), nn.Tanh(), Scale(6), nn.Linear(6, 2)), (5,)),
+    "a registered layer, positions": lambda: (
+        nn.Sequential(Scale(5), nn.Tanh(), nn.Flatten(), nn.Linear(15, 2)),
+        (3, 5),
+    ),
     "frozen layer": lambda: (
         frozen(nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 4), nn.Linear(4, 2)), "2.weight", "2.bias"),
         (5,),
@@ -198,40 +223,55 @@ def paper_network(inputs=8, dtype=torch.float64, seed=0):
         return nn.Sequential(nn.Linear(inputs, 10), nn.Softplus(), nn.Linear(10, 1)).to(dtype)
 
 
+def paper_case(count=64, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(count, 8, generator=generator, dtype=torch.float64).to(dtype)
+    return Case(paper_network(dtype=dtype, seed=seed), inputs, torch.randn(count, 1, generator=generator).to(dtype))
+
+
+def make_engine(name, model, loss, records, **options):
+    """Return the engine of this name, whether or not it would be chosen."""
+    example = [Records(*(part[:3] for part in records))] if name == "ghost" else []
+    return ENGINES[name](model, loss, *example, **options)
+
+
+def kinds_for(case):
+    """Return the names of the engines that can run a case, the slow ones last."""
+    flat = FlatModule(case.model)
+    return [
+        name
+        for name, kind in ENGINES.items()
+        if kind.unsuited(flat, case.loss) is None and (case.inputs.dim() == 2 or name not in ("columns", "compiled"))
+    ]
+
+
 def engines(case, **options):
-    """Return the engines for a case: ghost, vmap, loop and, for a fully connected network, columns."""
-    found = (
-        GhostEngine(case.model, case.loss, Records(*(part[:3] for part in case.records)), **options),
-        VmapEngine(case.model, case.loss, **options),
-        LoopEngine(case.model, case.loss, **options),
-    )
-    return (*found, ColumnsEngine(case.model, case.loss, **options)) if columns_fit(case) else found
-
-
-def columns_fit(case):
-    return ColumnsEngine.fits(case.model) and case.inputs.dim() == 2
-
-
-def fast_engine(kind, model, loss, records, **options):
-    """Return the ghost engine, or the one with records as columns."""
-    if kind == "columns":
-        return ColumnsEngine(model, loss, **options)
-    return GhostEngine(model, loss, records, **options)
+    """Return every engine that can run a case."""
+    return [make_engine(name, case.model, case.loss, case.records, **options) for name in kinds_for(case)]
 
 
 def with_fast_engines(*names):
-    """Parametrise over models of the table and the fast engines that can run them."""
-    pairs = [(name, "ghost") for name in names]
-    with torch.random.fork_rng():
-        built = {name: MODELS[name]() for name in names if name != "paper"}
-    flat = {name for name, (_, shape) in built.items() if isinstance(shape, tuple) and len(shape) == 1}
-    pairs += [
-        (name, "columns") for name in names if name == "paper" or (name in flat and ColumnsEngine.fits(built[name][0]))
-    ]
+    """Parametrise over models of the table and the fast engines that can run them in double precision."""
+    pairs = []
+    for name in names:
+        with torch.random.fork_rng():
+            model, shape = (paper_network(), (8,)) if name == "paper" else MODELS[name]()
+        plain = isinstance(shape, tuple) and len(shape) == 1 and Network.unsuited(model) is None
+        pairs += [(name, kind) for kind in FAST if kind == "ghost" or plain]
     return pytest.mark.parametrize(("name", "kind"), pairs, ids=[f"{name}, {kind}" for name, kind in pairs])
 
 
 FAST = ("ghost", "columns")
+
+
+def gradient(engine, params, records, radius=math.inf, *, remember=False, **options):
+    """Ask an engine for the sum of clipped gradients."""
+    return engine.clipped_sum(Question.gradient(radius).at(1, params, remember=remember), records, **options)
+
+
+def difference(engine, params, previous, records, radius=math.inf, **options):
+    """Ask an engine for the sum of clipped differences."""
+    return engine.clipped_sum(Question.difference(radius).at(2, params, previous), records, **options)
 
 
 def start_of(model):
@@ -269,74 +309,3 @@ def clipped_sum(rows, weights, radius):
 
 def relative_error(value, expected):
     return float((value.double() - expected.double()).norm() / expected.double().norm())
-
-
-class StubCohort:
-    """A cohort without any record: the gradient of a quadratic, clipped, with the exposure the population states."""
-
-    def __init__(self, population, curvature=1.0):
-        self.population = population
-        self.curvature = curvature
-        self.asked = []
-
-    def clipped_gradient(self, params, radius, *, round, batch=ALL, step=0, remember=False):
-        self.asked.append(("gradient", round, batch, step))
-        return self._mean(self.curvature * params.double(), radius, round, batch)
-
-    def clipped_difference(self, params, previous, radius, *, round, batch=ALL, step=0, inner=float("inf")):
-        self.asked.append(("difference", round, batch, step))
-        return self._mean(self.curvature * (params.double() - previous.double()), radius, round, batch)
-
-    def _mean(self, vector, radius, round, batch):
-        length = float(vector.norm())
-        value = vector * min(1.0, radius / length) if length > 0 else vector
-        exposure = self.population.exposure(round, batch)
-        return BoundedMean(
-            value,
-            exposure.sensitivity * radius,
-            radius,
-            adjacency=self.population.adjacency,
-            sampling=exposure.sampling,
-            rate=exposure.rate,
-            members=exposure.members,
-        )
-
-
-def quiet_plan(algorithm, budget, sizes, **options):
-    """Plan without the warning that delta is large for so few records."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", diff2.WeakDeltaWarning)
-        return diff2.plan(algorithm, budget, sizes, **options)
-
-
-class StubRun(NamedTuple):
-    states: list
-    ledger: Ledger
-    asked: list  # questions to the cohort
-
-
-def stub_run(plan, *, dimension=3, curvature=1.0, seed=1, start=1.0):
-    """Run on a stub: nothing but the estimator, the routine and the mechanism."""
-    adaptive = plan.algorithm.adaptive and plan.budget.private
-    budget = {"epsilon": plan.budget.epsilon, "delta": plan.budget.delta}
-    header = ledger_header(adjacency=plan.population.adjacency, budget=budget)
-    if adaptive:
-        header["filter_mu"] = plan.mu
-    training = Training(
-        plan=plan,
-        cohort=StubCohort(plan.population, curvature),
-        mechanism=Mechanism(Ledger(header), NoiseSource.from_seed(seed), limit=plan.mu**2 if adaptive else math.inf),
-        engine=None,
-        start=torch.full((dimension,), start, dtype=torch.float64),
-        output_round=plan.algorithm.rounds,
-        output_step=0,
-        metrics=None,
-        directory=None,
-        settings={},
-        records_tag=b"",
-        resumed=None,
-    )
-    states = [training.init()]
-    for _ in range(plan.algorithm.rounds):
-        states.append(training.step(states[-1])[0])
-    return StubRun(states, training.mechanism.ledger, training.cohort.asked)

@@ -54,16 +54,9 @@ class Problem:
         """ClippedMean of gradients (Algorithm 2), over the clients."""
         return self._mean(lambda client: clipped(self._rows(x, client), radius), **whose)
 
-    def difference(
-        self, x: np.ndarray, before: np.ndarray, radius: float, inner: float = math.inf, **whose
-    ) -> np.ndarray:
-        """ClippedMean of differences; telescoped where each gradient is clipped first."""
-        return self._mean(
-            lambda client: clipped(
-                clipped(self._rows(x, client), inner) - clipped(self._rows(before, client), inner), radius
-            ),
-            **whose,
-        )
+    def difference(self, x: np.ndarray, before: np.ndarray, radius: float, **whose) -> np.ndarray:
+        """ClippedMean of differences."""
+        return self._mean(lambda client: clipped(self._rows(x, client) - self._rows(before, client), radius), **whose)
 
     def _rows(self, x: np.ndarray, client: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
         return network_gradients(x, *client, self.hidden)
@@ -92,7 +85,6 @@ def diff2(
     clip_smoothness: float,
     learning_rate: float,
     cap: bool = False,
-    telescoped: bool = False,
     local_steps: int = 1,
     local_clip_smoothness: float = math.inf,
     noise: Noise = no_noise,
@@ -110,8 +102,7 @@ def diff2(
         else:
             radius = clip_smoothness * np.linalg.norm(x - before)
             radius = min(radius, 2 * clip_gradient) if cap else radius
-            inner = clip_gradient if telescoped else math.inf
-            estimate = estimate + problem.difference(x, before, radius, inner) + noise(r, "difference", 0, radius)
+            estimate = estimate + problem.difference(x, before, radius) + noise(r, "difference", 0, radius)
         before = x
         # BVR-L-SGD-Routine: v_1 is the estimate, the rest are differences at client 1 + r mod P (counted from 1).
         visited, v, p = [x], estimate, r % len(problem.clients)
@@ -123,39 +114,6 @@ def diff2(
         x = visited.pop()
         path.append(visited)
     return [*path, [x]]
-
-
-def fused_diff2(
-    problem: Problem,
-    start: np.ndarray,
-    *,
-    rounds: int,
-    restart_interval: int,
-    clip_gradient: float,
-    clip_smoothness: float,
-    learning_rate: float,
-    telescoped: bool = False,
-    noise: Noise = no_noise,
-    deviation: Callable[[int, str, float], float],
-) -> tuple[np.ndarray, list[float]]:
-    """Fused restarts; ``deviation`` is that of the noise of a release. Returns x_R and P of every round."""
-    x, before, value, P, variances = start, start, np.zeros_like(start), math.inf, []
-    for r in range(1, rounds + 1):
-        if r > 1:
-            radius = min(clip_smoothness * np.linalg.norm(x - before), 2 * clip_gradient)
-            inner = clip_gradient if telescoped else math.inf
-            value = value + problem.difference(x, before, radius, inner) + noise(r, "difference", 0, radius)
-            P = P + deviation(r, "difference", radius) ** 2
-        if (r - 1) % restart_interval == 0:
-            fresh = problem.gradient(x, clip_gradient) + noise(r, "gradient", 0, clip_gradient)
-            variance = deviation(r, "gradient", clip_gradient) ** 2
-            # The best linear combination of two independent values: weights by the inverse of their variances.
-            weights = np.array([0.0 if math.isinf(P) else 1 / P, 1 / variance])
-            value = (weights[0] * value + weights[1] * fresh) / weights.sum()
-            P = 1 / weights.sum()
-        variances.append(P)
-        before, x = x, x - learning_rate * value
-    return x, variances
 
 
 def recursive_diff2(
@@ -204,10 +162,10 @@ def dpsrm(
     clip_difference: float,
     gain: float,
     learning_rate: float,
-    longest: float,
+    max_step_norm: float,
     noise: Noise = no_noise,
 ) -> np.ndarray:
-    """DP-SRM with b = n and its step rule: at most ``longest`` long."""
+    """DP-SRM with b = n and its step rule: at most ``max_step_norm`` long."""
     x, before, v = start, start, np.zeros_like(start)
     for r in range(1, rounds + 1):
         gradient = problem.gradient(x, clip_gradient)
@@ -217,7 +175,7 @@ def dpsrm(
             length = gain * clip_gradient + (1 - gain) * clip_difference
             fresh = gain * gradient + (1 - gain) * problem.difference(x, before, clip_difference)
             v = fresh + (1 - gain) * v + noise(r, "difference", 0, length)
-        before, x = x, x - min(longest / np.linalg.norm(v), learning_rate) * v
+        before, x = x, x - min(max_step_norm / np.linalg.norm(v), learning_rate) * v
     return x
 
 

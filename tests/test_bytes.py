@@ -52,14 +52,14 @@ from diff2 import (
     RecursiveDiff2,
     TorchOptimizer,
 )
-from diff2.clients import Client, as_owners
+from diff2.cohorts.clients import Client, as_groups
 from diff2.data.scaling import Encoding, Scaling
 from diff2.federation.agreement import Agreement
-from diff2.federation.site import Site
-from diff2.federation.site_records import SiteRecords
-from diff2.runfile import ModelSettings, PrivacySettings, RunSettings, read_run_file
-from diff2.runs import train_run_file
-from diff2.trust import Trust
+from diff2.federation.site.records import SiteRecords
+from diff2.federation.site.site import Site
+from diff2.privacy.trust import Trust
+from diff2.runfile.reader import ModelSettings, PrivacySettings, RunSettings, read_run_file
+from diff2.runfile.run import train_run_file
 from federated import ANYTHING, NAMES, federated_run
 from helpers import make_case
 
@@ -126,7 +126,7 @@ def run_at_sites(case: Case, directory: Path) -> Any:
     records = {}
     for name, pair in zip(NAMES, make_problem(case)[2], strict=True):
         client = Client(*pair)
-        owners = as_owners([owners_of(client.size)], [client])[0] if case.owners else None
+        owners = as_groups([owners_of(client.size)], [client])[0] if case.owners else None
         records[name] = SiteRecords(client, owners)
     sites = {
         name: Site(name, lambda _, name=name: records[name], ANYTHING, directory / "sites" / name) for name in NAMES
@@ -146,7 +146,7 @@ def run_a_file(case: Case, directory: Path) -> Any:
 
 
 def without_numba() -> Any:
-    return mock.patch("diff2.gradients.fused._installed", return_value=False)
+    return mock.patch("diff2.gradients.compiled._installed", return_value=False)
 
 
 def in_canonical_order(ledger: Any) -> list[tuple[Any, ...]]:
@@ -162,7 +162,7 @@ def in_canonical_order(ledger: Any) -> list[tuple[Any, ...]]:
             entry.sampling,
             float(entry.rate).hex(),
         )
-        for entry in ledger.entries
+        for entry in ledger.releases
     ]
 
 
@@ -252,7 +252,7 @@ ALGORITHMS = {
     "dpsgd, poisson": DPSGD(rounds=8, batch_size=12, clip_gradient=2.0, routine=STEP, sampling="poisson"),
     "dpsrm": DPSRM(
         rounds=8, batch_size=12, clip_gradient=2.0, clip_difference=0.5, gain=0.3,
-        routine=NormalizedDescent(0.05, longest=0.02),
+        routine=NormalizedDescent(0.05, max_step_norm=0.02),
     ),
     "srnsgd": SRNSGD(
         rounds=9, batches=2, restart_epochs=2, clip_gradient=2.0, clip_smoothness=3.0, routine=NormalizedDescent(0.05)
@@ -272,12 +272,12 @@ ROUTINES = {
     "nesterov": Nesterov(0.02),
     "nesterov, inverse root": Nesterov(0.02, momentum=0.5, schedule="inverse_root"),
     "adam": Adam(0.05),
-    "adam, longest": Adam(0.05, longest=0.1, schedule="cosine"),
+    "adam, longest": Adam(0.05, max_step_norm=0.1, schedule="cosine"),
     "adam, plain": Adam(0.05, correct_noise=False, floor=1e-8),
     "averaging": Averaging(Momentum(0.02), start=0.3),
     "averaging, decay": Averaging(STEP, start=0.0, decay=0.7),
     "normalized": NormalizedDescent(0.05),
-    "normalized, longest": NormalizedDescent(0.05, longest=0.02, schedule="inverse_root"),
+    "normalized, longest": NormalizedDescent(0.05, max_step_norm=0.02, schedule="inverse_root"),
     "torch, adamw": TorchOptimizer("AdamW", {"lr": 0.02, "weight_decay": 0.1}, schedule="cosine"),
     "torch, rmsprop": TorchOptimizer("RMSprop", {"lr": 0.01}),
     "bvr, one step": BVRLocalSGD(0.05, 1, 4, 3.0),
@@ -294,7 +294,7 @@ def make_cases() -> dict[str, Case]:
         cases |= {
             name: here,
             f"{name}, records": replace(here, options={"weighting": "records"}),
-            f"{name}, float32": replace(here, dtype=SINGLE, engine="fused"),
+            f"{name}, float32": replace(here, dtype=SINGLE, engine="compiled"),
             f"{name}, by client": replace(here, options={"by_client": True}),
             f"{name}, sites": Case(algorithm, "sites"),
         }
@@ -401,7 +401,7 @@ def engine_cases() -> dict[str, Case]:
         cases[f"{model}: by client"] = replace(case, options={"by_client": True})
     for model in ("mlp", "classes"):
         for numba, dtype in ((True, SINGLE), (False, SINGLE), (True, torch.float64)):
-            engine = "fused" if numba and dtype == SINGLE else "columns"
+            engine = "compiled" if numba and dtype == SINGLE else "columns"
             kind = engine if dtype == SINGLE else f"{engine}, float64"
             case = Case(ALGORITHMS["diff2"], model=model, dtype=dtype, budget=NO_NOISE, numba=numba, engine=engine)
             cases |= {
@@ -415,7 +415,7 @@ def engine_cases() -> dict[str, Case]:
             }
     for numba in (True, False):
         case = Case(ALGORITHMS["diff2"], "sites", dtype=SINGLE, numba=numba)
-        cases[f"mlp: {'fused' if numba else 'columns'}, sites"] = case
+        cases[f"mlp: {'compiled' if numba else 'columns'}, sites"] = case
     return cases
 
 

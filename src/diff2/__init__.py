@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from .cohort import Cohort as Cohort
-    from .cohort import LocalCohort as LocalCohort
+    from .algorithms import ALGORITHMS as ALGORITHMS
+    from .algorithms import DPGD as DPGD
+    from .algorithms import DPSGD as DPSGD
+    from .algorithms import DPSRM as DPSRM
+    from .algorithms import GD as GD
+    from .algorithms import SRNSGD as SRNSGD
+    from .algorithms import Algorithm as Algorithm
+    from .algorithms import Diff2 as Diff2
+    from .algorithms import DPFedAvg as DPFedAvg
+    from .algorithms import DPScaffold as DPScaffold
+    from .algorithms import RecursiveDiff2 as RecursiveDiff2
+    from .cohorts import LocalCohort as LocalCohort
     from .errors import BudgetExceeded as BudgetExceeded
     from .errors import CheckpointError as CheckpointError
     from .errors import Diff2Error as Diff2Error
@@ -25,31 +35,22 @@ if TYPE_CHECKING:
     from .errors import PrivacyLeakWarning as PrivacyLeakWarning
     from .errors import UnsupportedModel as UnsupportedModel
     from .errors import WeakDeltaWarning as WeakDeltaWarning
-    from .estimators import DPGD as DPGD
-    from .estimators import DPSGD as DPSGD
-    from .estimators import DPSRM as DPSRM
-    from .estimators import GD as GD
-    from .estimators import SRNSGD as SRNSGD
-    from .estimators import Algorithm as Algorithm
-    from .estimators import Diff2 as Diff2
-    from .estimators import DPFedAvg as DPFedAvg
-    from .estimators import DPScaffold as DPScaffold
-    from .estimators import DriftDiff2 as DriftDiff2
-    from .estimators import FusedDiff2 as FusedDiff2
-    from .estimators import RecursiveDiff2 as RecursiveDiff2
-    from .models import mlp as mlp
-    from .plans import Plan as Plan
-    from .plans import plan as plan
-    from .population import Batch as Batch
-    from .population import Population as Population
-    from .preparation import prepare as prepare
-    from .preparation import train as train
+    from .models.mlp import mlp as mlp
+    from .planning import Plan as Plan
+    from .planning import plan as plan
     from .privacy import Budget as Budget
     from .privacy import Guarantee as Guarantee
     from .privacy import Ledger as Ledger
-    from .result import TrainResult as TrainResult
-    from .rounds import Estimate as Estimate
-    from .rounds import Round as Round
+    from .privacy import Release as Release
+    from .questions import Batch as Batch
+    from .questions import Cohort as Cohort
+    from .questions import Estimate as Estimate
+    from .questions import Population as Population
+    from .questions import Protection as Protection
+    from .questions import Question as Question
+    from .questions import Round as Round
+    from .questions import Smoothness as Smoothness
+    from .routines import ROUTINES as ROUTINES
     from .routines import Adam as Adam
     from .routines import Averaging as Averaging
     from .routines import BVRLocalSGD as BVRLocalSGD
@@ -57,14 +58,32 @@ if TYPE_CHECKING:
     from .routines import Momentum as Momentum
     from .routines import Nesterov as Nesterov
     from .routines import NormalizedDescent as NormalizedDescent
+    from .routines import PostProcessing as PostProcessing
     from .routines import Routine as Routine
     from .routines import TorchOptimizer as TorchOptimizer
-    from .training import RoundInfo as RoundInfo
-    from .training import Training as Training
-    from .training import TrainState as TrainState
+    from .training.build import Compute as Compute
+    from .training.build import prepare as prepare
+    from .training.build import train as train
+    from .training.loop import RoundInfo as RoundInfo
+    from .training.loop import Training as Training
+    from .training.loop import TrainState as TrainState
+    from .training.result import TrainResult as TrainResult
 
 _HOMES = {
-    "cohort": ["Cohort", "LocalCohort"],
+    "algorithms": [
+        "ALGORITHMS",
+        "DPGD",
+        "DPSGD",
+        "DPSRM",
+        "GD",
+        "SRNSGD",
+        "Algorithm",
+        "DPFedAvg",
+        "DPScaffold",
+        "Diff2",
+        "RecursiveDiff2",
+    ],
+    "cohorts": ["LocalCohort"],
     "errors": [
         "BudgetExceeded",
         "CheckpointError",
@@ -77,27 +96,12 @@ _HOMES = {
         "UnsupportedModel",
         "WeakDeltaWarning",
     ],
-    "estimators": [
-        "DPGD",
-        "DPSGD",
-        "DPSRM",
-        "GD",
-        "SRNSGD",
-        "Algorithm",
-        "DPFedAvg",
-        "DPScaffold",
-        "Diff2",
-        "DriftDiff2",
-        "FusedDiff2",
-        "RecursiveDiff2",
-    ],
-    "models": ["mlp"],
-    "plans": ["Plan", "plan"],
-    "population": ["Batch", "Population"],
-    "preparation": ["prepare", "train"],
-    "privacy": ["Budget", "Guarantee", "Ledger"],
-    "result": ["TrainResult"],
+    "models.mlp": ["mlp"],
+    "planning": ["Plan", "plan"],
+    "privacy": ["Budget", "Guarantee", "Ledger", "Release"],
+    "questions": ["Batch", "Cohort", "Estimate", "Population", "Protection", "Question", "Round", "Smoothness"],
     "routines": [
+        "ROUTINES",
         "Adam",
         "Averaging",
         "BVRLocalSGD",
@@ -105,11 +109,13 @@ _HOMES = {
         "Momentum",
         "Nesterov",
         "NormalizedDescent",
+        "PostProcessing",
         "Routine",
         "TorchOptimizer",
     ],
-    "rounds": ["Estimate", "Round"],
-    "training": ["RoundInfo", "Training", "TrainState"],
+    "training.build": ["Compute", "prepare", "train"],
+    "training.loop": ["RoundInfo", "TrainState", "Training"],
+    "training.result": ["TrainResult"],
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 

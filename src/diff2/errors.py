@@ -1,4 +1,4 @@
-"""What can go wrong, one class a kind, so that a caller can tell them apart.
+"""What can go wrong, one class per kind, so that a caller can tell them apart.
 
 Every message names the argument, the value it had, and what to do about it.
 """

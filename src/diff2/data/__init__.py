@@ -1,4 +1,4 @@
-"""From the owners' tables to clients: reading, checking, scaling."""
+"""From tables to clients: reading, checking, scaling."""
 
 from .builtin import BuiltinSettings
 from .catalogue import Provenance

@@ -1,6 +1,6 @@
 """Which records of a table are held out, and to which clients the others are dealt.
 
-Both work on units: records, or where a column names owners all records of an owner, who is then on one side of the
+Both work on units: records, or where a column names groups all records of a group, which is then on one side of the
 split and at one client.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import InvalidArgument
 from .partition import Dirichlet, Partition, quantile_groups
-from .tables import ClientTable, labels, numbers, owners
+from .tables import ClientTable, groups_of, labels, numbers
 
 
 def hold_out(
@@ -46,7 +46,7 @@ def deal(
         if group_column is not None:
             raise InvalidArgument(
                 f"partition 'dirichlet' deals records by their target, group_column={group_column!r} keeps those of an "
-                "owner together; leave one of them out"
+                "group together; leave one of them out"
             )
         if task == "classification":
             groups = np.unique(np.asarray(labels(table, target)), return_inverse=True)[1]
@@ -62,5 +62,5 @@ def _units(table: ClientTable, group_column: str | None) -> np.ndarray:
     """Return the number of each record's unit, in the order in which they appear."""
     if group_column is None:
         return np.arange(len(table.frame))
-    _, first, inverse = np.unique(owners(table, group_column), return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(groups_of(table, group_column), return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse]

@@ -13,7 +13,7 @@ from .builtin import BuiltinSettings
 from .dealing import deal, hold_out
 from .named import DatasetSettings
 from .scaling import Encoding, choose_encoding, private_ranges
-from .tables import ClientTable, TableSettings, owners, read_clients
+from .tables import ClientTable, TableSettings, groups_of, read_clients
 
 DataSettings = TableSettings | DatasetSettings | BuiltinSettings
 Pair = tuple[np.ndarray, np.ndarray]  # inputs and targets
@@ -33,7 +33,7 @@ class EncodedClients(NamedTuple):
     names: list[str]
     encoding: Encoding
     leaks: tuple[str, ...]  # what was taken from the data without noise
-    groups: list[np.ndarray] | None = None  # the owner of each record, one array a client
+    groups: list[np.ndarray] | None = None  # the group of each record, one array per client
     holdout: Pair | None = None  # records not to train on
     pending: Pending | None = None  # what is still to be scaled, privately
 
@@ -42,7 +42,7 @@ def load_clients(settings: DataSettings, *, strict: bool = False, pending: bool 
     """Read the tables and encode them; whatever is taken from the data itself is a leak: warned of, or refused.
 
     Args:
-        pending: the caller knows what ``scale = "private"`` leaves to be done; others are told that it cannot be.
+        pending: the caller knows what ``scale = "private"`` leaves to be done; for others it is an error.
     """
     if getattr(settings, "scale", None) == "private" and not pending:
         raise InvalidArgument(
@@ -62,7 +62,7 @@ def _prepared(
     held, group = list[ClientTable](), settings.group_column
     if group is not None:
         for table in tables:
-            owners(table, group)  # before anything else can go wrong with a misspelt column
+            groups_of(table, group)  # before anything else can go wrong with a misspelt column
     if settings.holdout is not None:
         tables, held = hold_out(tables, settings.holdout, settings.holdout_seed, group)
     partition, leaks = settings.dealt, tuple[str, ...]()
@@ -78,7 +78,7 @@ def _prepared(
         [table.name for table in tables],
         encoding,
         leaks + scaled,
-        None if group is None else [owners(table, group) for table in tables],
+        None if group is None else [groups_of(table, group) for table in tables],
         (np.concatenate([x for x, _ in others]), np.concatenate([y for _, y in others])) if others else None,
         _pending(settings, list(encoding.inputs)),
     )

@@ -82,7 +82,7 @@ class DatasetSettings:
 
     @property
     def group_column(self) -> None:
-        """No column of these tables names an owner of several records."""
+        """No column of these tables names groups of records."""
         return None
 
     @property

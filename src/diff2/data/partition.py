@@ -1,6 +1,6 @@
 r"""To which client a record of one table goes, for experiments that need clients where there is one table.
 
-A partition names how many clients there are and returns, for the records or the owners of records, which of them each
+A partition names how many clients there are and returns, for the records or the groups of records, which of them each
 client gets; every one goes to exactly one client.
 
 ``Dirichlet`` makes clients differ: the records of each class are shared out by proportions drawn from a Dirichlet
@@ -182,4 +182,4 @@ def require_units(count: int, clients: int, smallest: int = 1) -> None:
     """Refuse more clients than can be given something."""
     if count < clients * smallest:
         each = f" with smallest={smallest} records each" if smallest > 1 else ""
-        raise InvalidArgument(f"clients={clients}{each} is more than the records or owners there are; lower it")
+        raise InvalidArgument(f"clients={clients}{each} is more than the records or groups there are; lower it")

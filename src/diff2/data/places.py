@@ -15,10 +15,10 @@ Folder = str | os.PathLike[str]
 
 
 def cache_folder() -> Path:
-    """Return the folder of this user for what was fetched: ``diff2`` in XDG_CACHE_HOME, or in ``~/.cache``."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()
-    return root / "diff2"
+    """Return the folder of this user for what was fetched, where the operating system wants it."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("diff2", appauthor=False)
 
 
 def folders(first: Iterable[Folder] = ()) -> list[Path]:

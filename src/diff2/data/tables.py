@@ -1,4 +1,4 @@
-"""The owners' tables: one file a client, or one file with a column that names the client.
+"""The clients' tables: one file per client, or one file with a column that names the client.
 
 Nothing is filled in, dropped or guessed. A message about a bad table names the file or client and the column, never a
 value or a count of the records behind it.
@@ -40,7 +40,7 @@ class TableSettings:
         file: one file for all clients; ``client_column`` then names the column that tells them apart, or ``clients``
             says to how many its records are dealt in turn (without both, all records are one client's).
         partition: another way to deal the records of one file to clients, see ``partition.py``.
-        group_column: names the owner of a record inside a client; the records of one owner are protected together.
+        group_column: names the group of a record inside a client (say, a person); its records are protected together.
         columns: the inputs, in order; by default all columns but target, client and group column and ``drop``.
         drop: columns to leave out.
         bounds: public range [low, high] of a column.
@@ -53,7 +53,7 @@ class TableSettings:
         target_scale: of a regression, instead of what ``scale`` says: ``"none"``, or ``"max"``: divided by its own
             largest absolute value, held-out records included, which leaks.
         classes: the public list of classes; by default those found in the data, which leaks.
-        holdout: share of each client's records (with ``group_column``, of its owners) that is not trained on.
+        holdout: share of each client's records (with ``group_column``, of its groups) that is not trained on.
         holdout_seed: draws them.
     """
 
@@ -104,7 +104,7 @@ class TableSettings:
     def _check_files(self) -> None:
         if bool(self.files) == (self.file is not None):
             raise InvalidArgument(
-                "expected either files = [...] (one a client) or file = '...' (with client_column), got "
+                "expected either files = [...] (one per client) or file = '...' (with client_column), got "
                 f"files={list(self.files)!r} and file={self.file!r}"
             )
         if self.files and self.client_column is not None:
@@ -115,7 +115,7 @@ class TableSettings:
             at_least("clients", self.clients, 1)
             if self.files or self.client_column is not None:
                 raise InvalidArgument(
-                    f"clients={self.clients} deals the records of one file = '...' to so many clients; leave it out "
+                    f"clients={self.clients} deals the records of one file = '...' to this many clients; leave it out "
                     "with files and client_column, which say whose records they are"
                 )
         if self.partition is not None and (self.files or self.client_column is not None or self.clients is not None):
@@ -140,7 +140,7 @@ class TableSettings:
             if name in inputs:
                 raise InvalidArgument(f"{role}={name!r} is also listed in columns; it cannot be an input")
         if self.target in self.drop or self.target in (self.client_column, self.group_column):
-            raise InvalidArgument(f"target={self.target!r} cannot also be dropped, or name the client or the owner")
+            raise InvalidArgument(f"target={self.target!r} cannot also be dropped, or name the client or the group")
         if self.group_column is not None and self.group_column == self.client_column:
             raise InvalidArgument(
                 f"client_column and group_column are both {self.group_column!r}; to protect whole clients, leave "
@@ -167,7 +167,7 @@ class TableSettings:
             raise InvalidArgument(f"expected scale_share between 0 and 1, got scale_share={self.scale_share!r}")
         if self.group_column is not None:
             raise InvalidArgument(
-                f"scale='private' protects records or clients, not owners of several records, got group_column="
+                f"scale='private' protects records or clients, not groups of records, got group_column="
                 f"{self.group_column!r}; give bounds instead"
             )
 
@@ -193,7 +193,7 @@ def _check_range(key: str, name: str, low: float, high: float) -> None:
 
 
 class ClientTable(NamedTuple):
-    """One owner's table."""
+    """One client's table."""
 
     name: str  # for messages: the file, or the value of the client column
     frame: pandas.DataFrame
@@ -309,12 +309,12 @@ def labels(client: ClientTable, name: str) -> list[Any]:
     return list(column.tolist())
 
 
-def owners(client: ClientTable, name: str) -> np.ndarray:
-    """Return the owner of each record, as numbers or texts."""
+def groups_of(client: ClientTable, name: str) -> np.ndarray:
+    """Return the group of each record, as numbers or texts."""
     require_column(client, name)
     if client.frame[name].isna().any():
         raise InvalidArgument(
-            f"column {name!r} of client {client.name!r} holds missing values; each record needs an owner, so fill them "
+            f"column {name!r} of client {client.name!r} holds missing values; each record needs a group, so fill them "
             "in or remove those records at the client"
         )
     return np.asarray(client.frame[name].tolist())

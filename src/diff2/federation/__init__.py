@@ -1,5 +1,5 @@
-"""The same training over real sites: every owner keeps its records and answers questions with clipped sums.
+"""The same training over real sites: every site keeps its records and answers questions with clipped sums.
 
-``RemoteCohort`` is the server's side of the ``Cohort`` protocol, ``Site`` the owner's. Between them pass plain arrays
-and numbers over a ``Transport``; ``flare.py`` is the one on NVIDIA FLARE.
+Imports go one way: ``wire`` (messages, requests, transports, and a cohort that asks over them) < ``agreement`` <
+``own_noise`` < ``sealed`` < ``server`` < ``site`` < ``from_run_file`` < ``flare``. Only ``flare`` knows NVIDIA FLARE.
 """

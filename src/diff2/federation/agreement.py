@@ -1,32 +1,36 @@
-"""The agreement: everything the parties of a run settle beforehand, in plain values. Everything but the records.
+"""The agreement: everything about a run except the records, in plain values.
 
-The server sends it, every site reads it with the same checks as a run file, holds it against its own policy, and from
-then on answers only questions that belong to it.
+The server sends it. Every site reads it with the same checks as a run file, compares it with its own policy, and from
+then on answers only the questions that belong to it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from .._fields import convert, from_table
-from ..assembly import described, plain
+from .._files import plain
+from ..algorithms import ALGORITHMS, Algorithm
 from ..data import Encoding
 from ..errors import InvalidArgument
-from ..estimators import ALGORITHMS, Algorithm
-from ..models import mlp
-from ..runfile import ModelSettings, PrivacySettings, RunSettings, named
-from ..trust import Trust
+from ..gradients import Engine, Shapes, build_engine
+from ..models.losses import resolve_loss
+from ..models.mlp import mlp
+from ..planning import Plan, plan
+from ..privacy.trust import Trust
+from ..questions import Protection
+from ..runfile.fields import convert, from_table
+from ..runfile.reader import ModelSettings, PrivacySettings, RunSettings, named, portable, protection_of
 
-FORMAT = 1
+FORMAT = 3
 SERVER = Trust()
-TABLES = ("algorithm", "model", "privacy", "run", "encoding", "trust")
+TABLES = ("algorithm", "model", "privacy", "run", "trust")
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,27 @@ class Agreement:
     privacy: PrivacySettings
     run: RunSettings
     encoding: Encoding  # columns, their public ranges, classes
-    group_column: str | None = None  # names the owner of a record, where owners are protected
-    leaks: tuple[str, ...] = ()  # what was taken from records without noise, if anything was
+    group_column: str | None = None  # holds the group of each record, where groups are protected
+    leaks: tuple[str, ...] = ()  # what was computed from records without noise, if anything
     trust: Trust = SERVER
 
+    def __post_init__(self) -> None:
+        if self.run.metrics_every is not None:
+            raise InvalidArgument("metrics_every computes exact values from all records; at sites that is not possible")
+
     @property
-    def unit(self) -> str:
-        """What is protected."""
-        return "owner" if self.group_column is not None else self.privacy.unit
+    def protection(self) -> Protection:
+        """What is protected, and how it is accounted for."""
+        return protection_of(self.privacy, self.run, grouped=self.grouped)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether groups of records are protected."""
+        return self.group_column is not None
+
+    def plan(self, sizes: Iterable[int]) -> Plan:
+        """Return the noise for sites of these sizes. Every party computes it for itself."""
+        return plan(self.algorithm, self.privacy.budget, tuple(sizes), self.protection)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -54,14 +71,29 @@ class Agreement:
         return dtype
 
     def build_model(self) -> nn.Module:
-        """Return the model at its starting point."""
+        """Return the model with its initial parameters."""
         return mlp(len(self.encoding.inputs), self.encoding.outputs, **asdict(self.model)).to(self.dtype)
+
+    def build_engine(self) -> tuple[Engine, bool]:
+        """Return the engine, the same at every site, and whether the model draws random numbers."""
+        _, loss = resolve_loss(self.encoding.loss)
+        classes = self.encoding.classes is not None
+        targets: tuple[tuple[int, ...], torch.dtype] = ((), torch.int64) if classes else ((1,), self.dtype)
+        return build_engine(
+            self.build_model(),
+            loss,
+            Shapes((len(self.encoding.inputs),), targets[0], self.dtype, targets[1]),
+            dtype=self.dtype,
+            device=torch.device("cpu"),
+            grouped=self.grouped,
+            engine=portable(self.run.engine),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
             "format": FORMAT,
-            "algorithm": described(self.algorithm),
+            "algorithm": plain(self.algorithm),
             "model": {"name": "mlp", **plain(asdict(self.model))},
             "privacy": plain(asdict(self.privacy)),
             "run": plain(asdict(self.run)),
@@ -73,23 +105,23 @@ class Agreement:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 by which the parties see that they agree on the same."""
+        """The SHA-256 by which the parties check that they hold the same agreement."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
 
 def read_agreement(fields: Any) -> Agreement:
-    """Return what :meth:`Agreement.to_json` described; unknown names and keys are refused, nothing is imported."""
+    """Read what :meth:`Agreement.to_json` wrote; unknown names and keys are refused, and nothing is imported."""
     if not isinstance(fields, Mapping) or fields.get("format") != FORMAT:
-        raise InvalidArgument("the agreement is not one of this version of diff2; all parties need the same version")
-    missing = sorted({*TABLES, "group_column", "leaks"} - set(fields))
+        raise InvalidArgument("the agreement is from another version of diff2; all parties need the same version")
+    missing = sorted({*TABLES, "encoding", "group_column", "leaks"} - set(fields))
     if missing:
-        raise InvalidArgument(f"the agreement says nothing of {missing}")
+        raise InvalidArgument(f"the agreement lacks {missing}")
     tables = {name: _table(name, fields[name]) for name in TABLES}
     _refuse_foreign_code(tables["algorithm"])
     if tables["model"].pop("name", None) != "mlp":
         raise InvalidArgument("expected the model to be 'mlp'; other models cannot be described in an agreement yet")
     try:
-        encoding = Encoding.from_json(tables["encoding"])
+        encoding = Encoding.from_json(fields["encoding"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgument(f"the encoding of the agreement is damaged ({type(error).__name__})") from None
     group = fields["group_column"]
@@ -110,11 +142,11 @@ def read_agreement(fields: Any) -> Agreement:
 def _table(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidArgument(f"expected [{name}] of the agreement to be a table")
-    return {} if name == "encoding" and not value else _without_none(value) if name != "encoding" else dict(value)
+    return _without_none(value)
 
 
 def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table without what was left out; a run file has no word for it either."""
+    """Return the table without null values; TOML has none either."""
     return {
         key: _without_none(value) if isinstance(value, Mapping) else value
         for key, value in table.items()
@@ -123,7 +155,7 @@ def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_foreign_code(table: Mapping[str, Any]) -> None:
-    """Refuse names that would import something: a party must not choose what another executes."""
+    """Refuse names that would be imported: one party must not choose what another executes."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             _refuse_foreign_code(value)

@@ -1,4 +1,4 @@
-"""What can go wrong between a server and its sites, one class a kind."""
+"""What can go wrong between a server and its sites, one class per kind."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ class FederationError(Diff2Error):
 
 
 class SitesMissing(FederationError):
-    """Sites did not answer in time, or were not there. The run is in its checkpoint and can go on when they are."""
+    """Sites were not connected, or did not answer in time. The run can be resumed from its checkpoint."""
 
 
 class SiteRefused(FederationError):
-    """A site declined a request, and said why."""
+    """A site declined a request and gave a reason."""
 
 
 class BadAnswer(FederationError):
-    """A site's answer cannot be what was asked for: not finite, too long, of another size, for another question."""
+    """A site's answer cannot be right: not finite, too long, of the wrong size, or for another question."""
 
 
 class BadMessage(FederationError):
@@ -26,4 +26,4 @@ class BadMessage(FederationError):
 
 
 class Refusal(FederationError):
-    """Raised at a site: the request is declined. The message goes to both sides and names no record."""
+    """Raised at a site to decline a request. The message goes to both sides and names no record."""

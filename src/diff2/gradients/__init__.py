@@ -1,31 +1,31 @@
 """Clipped sums of per-record gradients, and of their differences between two iterates."""
 
-from .columns import ColumnsEngine, Evaluation
+from . import layers as _layers  # noqa: F401, registers the rules of PyTorch's own layers
+from .choose import ENGINES, build_engine
+from .engine import Engine, Evaluation
 from .flat import FlatModule
-from .fused import FusedEngine
-from .ghost import GhostEngine
-from .groups import Grouped, grouped_loss, row_by_row
-from .inspection import Engine, build_engine
-from .per_record import LoopEngine, VmapEngine
+from .groups import row_by_row
+from .probe import Shapes
 from .records import FeatureCache, Records
+from .rules import Feature, Rule, Term, joined, register_rule
 from .stochastic import Masks
 from .sums import rounding_allowance
 
 __all__ = [
-    "ColumnsEngine",
+    "ENGINES",
     "Engine",
     "Evaluation",
+    "Feature",
     "FeatureCache",
     "FlatModule",
-    "FusedEngine",
-    "GhostEngine",
-    "Grouped",
-    "LoopEngine",
     "Masks",
     "Records",
-    "VmapEngine",
+    "Rule",
+    "Shapes",
+    "Term",
     "build_engine",
-    "grouped_loss",
+    "joined",
+    "register_rule",
     "rounding_allowance",
     "row_by_row",
 ]

@@ -1,7 +1,7 @@
-r"""Elementwise functions between linear layers, each with its derivative from the same exponentials.
+r"""Elementwise functions between linear layers, each computed together with its derivative.
 
-A rule writes :math:`f(z)` and :math:`f'(z)` into memory that is given; ``z`` may be overwritten. Functions that are not
-here are left to autograd, in the ghost engine.
+A rule writes :math:`f(z)` and :math:`f'(z)` into given memory; ``z`` may be overwritten. A model with another function
+runs by the ghost engine, where autograd computes it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-Activation: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]  # (z, value, slope): z is lost
+Activation: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]  # (z, value, slope): z is overwritten
 
 
 def activation_rule(layer: nn.Module) -> Activation | None:
@@ -29,8 +29,8 @@ def activation_rule(layer: nn.Module) -> Activation | None:
 def softplus(z: Tensor, value: Tensor, slope: Tensor) -> None:
     r"""log(1 + e^z) = max(z, 0) - log(sigmoid(|z|)), and sigmoid(|z|) = 1/2 + |sigmoid(z) - 1/2|.
 
-    Right to a unit of rounding of 1 or of z, whichever is larger, and half the time of ``F.softplus``. (Which returns
-    z itself above its threshold: for the usual 20, a difference of 2e-9.)
+    Accurate to one unit of rounding of max(1, z), in half the time of ``F.softplus``. (``F.softplus`` returns z itself
+    above its threshold: for the usual 20, a difference of 2e-9.)
     """
     torch.sigmoid(z, out=slope)
     torch.sub(slope, 0.5, out=value)

@@ -1,14 +1,14 @@
-r"""Norms and weighted sums of per-record gradients that stand as columns, by the rules of ``rules.py``.
+r"""Norms and weighted sums of per-record gradients with records as columns; the mathematics is in ``rules.py``.
 
 Three kinds of layers:
 
 * the first reads the records, which no iterate changes: its difference is :math:`dg \otimes x`, of the squared norm
   :math:`|dg|^2 (|x|^2 + 1)`, bias included;
 * a layer of one output has its gradients written out, and their difference is taken number by number;
-* another one is :math:`da \otimes g + a' \otimes dg`; records whose two products nearly cancel are added in double
-  precision.
+* the difference of any other layer is :math:`da \otimes g + a' \otimes dg`; records whose two products nearly cancel
+  are added up in double precision.
 
-A squared norm is never an underestimate: it is raised by ``SLACK`` units of rounding of what was added up to it.
+A squared norm is never an underestimate: it is raised by ``SLACK`` units of rounding of what it is the sum of.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from .._types import Vector
-from ..losses import squared
-from .network import Layer, Network, Pass, Stack
-from .records import Records, inner_factors
+from ..models.losses import squared
+from .column_passes import Pass, Passes, Stack
+from .records import Records
 from .rules import CANCELLATION, SLACK
 from .sums import Columns, column_sum
 
@@ -32,8 +32,8 @@ class Fixed(NamedTuple):
 
     x: Tensor  # (inputs, records)
     columns: Columns  # of x
-    gain: Tensor  # squared norm of the first layer's gradient in units of |g|^2, raised
-    floor: Tensor  # what may have underflowed in a squared norm
+    gain: Tensor  # squared norm of the first layer's gradient in units of |g|^2, rounded up
+    floor: Tensor  # at least what may have underflowed in a squared norm
     targets: Tensor | None  # as columns, for the squared loss
 
 
@@ -53,18 +53,18 @@ class _Terms(NamedTuple):
 
 
 class _Workspace:
-    """Memory of a chunk that is used again and again: fresh pages cost more than the sums."""
+    """Memory of a chunk, reused from sum to sum: fresh pages cost more than the sums."""
 
-    def __init__(self, network: Network, like: Tensor):
+    def __init__(self, passes: Passes, like: Tensor):
         def rows(count: int) -> Tensor:
             return like.new_empty(count, like.shape[1])
 
-        layers = network.layers
-        self.squares = rows(network.rows)
-        self.squares_of_first = None if layers[0].error is None else self.squares[layers[0].error]
-        self.squares_written = [self.squares[part] for part in _order(layers[1:]) if isinstance(part, slice)]
+        layers, places = passes.network.layers, passes.places
+        self.squares = rows(passes.rows)
+        self.squares_of_first = None if places[0].error is None else self.squares[places[0].error]
+        self.squares_written = [self.squares[part] for part in _order(passes, 1) if isinstance(part, slice)]
         self.squares_of_errors = {
-            index: self.squares[layer.error] for index, layer in enumerate(layers) if layer.inputs and layer.error
+            index: self.squares[place.error] for index, place in enumerate(places) if place.inputs and place.error
         }
         self.weights = rows(1)
         self.weight_row = self.weights[0]
@@ -72,24 +72,25 @@ class _Workspace:
         self.scaled = rows(min(layers[0].weight.shape))
         self.scaled_columns = Columns.of(self.scaled)
         self.steps = {  # a - a'
-            index: rows(layer.weight.shape[1]) for index, layer in enumerate(layers) if layer.inputs
+            index: rows(layers[index].weight.shape[1]) for index, place in enumerate(places) if place.inputs
         }
         self._scratch = rows(max(max(layer.weight.shape) for layer in layers))
 
     def scratch(self, like: Tensor) -> Tensor:
-        """Return memory of this shape, good until the next call."""
+        """Return memory of this shape, valid until the next call."""
         return self._scratch[: like.shape[0]]
 
 
 class ColumnTerms:
     """Clipped sums from passes over the records of a chunk."""
 
-    def __init__(self, network: Network):
-        self._network = network
-        self._slack = SLACK * torch.finfo(network.flat.dtype).eps
-        self._tiny = torch.finfo(network.flat.dtype).tiny
-        self._order = _order(network.layers)
-        self._with_products = [index for index, layer in enumerate(network.layers) if layer.inputs is not None]
+    def __init__(self, passes: Passes):
+        self._passes = passes
+        self._network = passes.network
+        self._slack = SLACK * torch.finfo(self._network.flat.dtype).eps
+        self._tiny = torch.finfo(self._network.flat.dtype).tiny
+        self._order = _order(passes)
+        self._with_products = [index for index, place in enumerate(passes.places) if place.inputs is not None]
         self._workspaces: dict[int, _Workspace] = {}
 
     def fixed(self, chunk: Records) -> Fixed:
@@ -105,26 +106,17 @@ class ColumnTerms:
         targets = None
         if network.loss is squared and chunk.targets.shape == (chunk.size, network.layers[-1].width):
             targets = chunk.targets.t().contiguous()
-        return Fixed(x, Columns.of(x), gain, (gain + 1) * (network.rows * self._tiny), targets)
-
-    def squared_norm(self, fixed: Fixed, done: Pass) -> Tensor:
-        """Return the squared norms of the gradients, never too small; not finite where a gradient is not."""
-        return self._terms(fixed, done, None).squared_norm if done.squared_norm is None else done.squared_norm
-
-    def shortened(self, fixed: Fixed, done: Pass, inner: float) -> Pass:
-        """Return the pass of the gradients clipped to ``inner``."""
-        return self._network.scaled(done, inner_factors(self.squared_norm(fixed, done), inner))
+        return Fixed(x, Columns.of(x), gain, (gain + 1) * (self._passes.rows * self._tiny), targets)
 
     def add(
         self, out: Vector, fixed: Fixed, weights: Tensor, radius: float, now: Pass, before: Pass | None = None
-    ) -> Tensor:
-        """Add the clipped sum of gradients, or of differences, to ``out``; return their squared norms."""
+    ) -> None:
+        """Add the clipped sum of gradients, or of their differences to ``before``, which is overwritten."""
         space = self._workspace(fixed.x)
         terms = self._terms(fixed, now, before)
-        found = terms.squared_norm
-        if not math.isfinite(float(found.sum())):
-            # A record with a non-finite gradient counts as zero; 0 * inf would not.
-            fixed, terms = self._usable(fixed, terms, torch.isfinite(found))
+        if not math.isfinite(float(terms.squared_norm.sum())):
+            # A record without a finite gradient counts as zero; 0 * inf would not.
+            fixed, terms = self._usable(fixed, terms, torch.isfinite(terms.squared_norm))
         if radius < math.inf:
             torch.rsqrt(terms.squared_norm, out=space.weight_row).mul_(radius).clamp_(max=1.0).mul_(weights)
         else:
@@ -139,11 +131,10 @@ class ColumnTerms:
             else:
                 parts.append(self._product_sum(terms.products[what], space).view(-1))
         out.add_(torch.cat(parts))
-        return found
 
     def _terms(self, fixed: Fixed, now: Pass, before: Pass | None) -> _Terms:
         space, stack = self._workspace(fixed.x), now.stack
-        if before is not None:  # which is read for the last time: the difference takes its place
+        if before is not None:  # it is read for the last time here: the difference takes its place
             stack = before.stack
             torch.sub(now.stack.rows, stack.rows, out=stack.rows)
         torch.mul(stack.rows, stack.rows, out=space.squares)
@@ -166,14 +157,14 @@ class ColumnTerms:
         error_square = space.squares_of_errors[index].sum(0).add_(g.shape[0] * self._tiny)
         if before is None:
             return self._square(a, space) * error_square * (1 + self._slack), _Products([(g, a)])
-        previous, dg = before.inputs[index], stack.rows[self._network.layers[index].error]
+        previous, dg = before.inputs[index], stack.errors[index]
         da = torch.sub(a, previous, out=space.steps[index])
         magnitude = (self._square(da, space) * self._square(g, space)).addcmul_(
             self._square(previous, space), error_square
         )
         cross = self._dot(da, previous, space) * self._dot(g, dg, space)
         norm = magnitude.add(cross, alpha=2).clamp_(min=0)
-        # The products of a record may each be larger than their sum, and so may be their rounding.
+        # The products of a record may each be larger than their sum, and so may their rounding errors.
         cancelling = magnitude.sub(norm, alpha=CANCELLATION)
         return norm.add_(magnitude, alpha=self._slack), _Products([(g, da), (dg, previous)], cancelling)
 
@@ -202,9 +193,9 @@ class ColumnTerms:
         return torch.stack(parts).sum(0)
 
     def _usable(self, fixed: Fixed, terms: _Terms, usable: Tensor) -> tuple[Fixed, _Terms]:
-        """Set to zero what belongs to other records."""
+        """Set everything that belongs to other records to zero."""
         x = _only(usable, fixed.x)
-        stack = Stack(self._network, x)
+        stack = Stack(self._passes, x)
         stack.rows.copy_(_only(usable, terms.stack.rows))
         products = {
             index: _Products(
@@ -219,9 +210,9 @@ class ColumnTerms:
     def _workspace(self, like: Tensor) -> _Workspace:
         found = self._workspaces.get(like.shape[1])
         if found is None:
-            if len(self._workspaces) > 3:  # chunks of ever other sizes: do not keep them all
+            if len(self._workspaces) > 3:  # the sizes of chunks keep changing: do not keep them all
                 self._workspaces.clear()
-            found = self._workspaces[like.shape[1]] = _Workspace(self._network, like)
+            found = self._workspaces[like.shape[1]] = _Workspace(self._passes, like)
         return found
 
     def _square(self, x: Tensor, space: _Workspace) -> Tensor:
@@ -232,7 +223,7 @@ class ColumnTerms:
 
 
 def _apart(x: Tensor) -> Tensor:
-    """Return many rows of a round length a little apart: else all of them fall on the same lines of the cache."""
+    """Return many rows of a round length a little apart: else all of them compete for the same cache lines."""
     if x.shape[0] < 32 or x.stride(0) * x.element_size() % 2048:
         return x
     return x.new_empty(x.shape[0], x.shape[1] + 64 // x.element_size())[:, : x.shape[1]].copy_(x)
@@ -243,8 +234,8 @@ def _only(usable: Tensor, values: Tensor) -> Tensor:
     return torch.where(usable, values, torch.zeros_like(values))
 
 
-def _order(layers: list[Layer]) -> list[int | slice]:
-    """Return where the parts of the flat vector come from: the rows of a stack, or the products of a layer."""
+def _order(passes: Passes, start: int = 0) -> list[int | slice]:
+    """Return where the parts of the flat vector come from: rows of a stack, or the products of a layer (its index)."""
     order: list[int | slice] = []
 
     def rows(part: slice) -> None:
@@ -254,11 +245,12 @@ def _order(layers: list[Layer]) -> list[int | slice]:
         else:
             order.append(part)
 
-    for index, layer in enumerate(layers):
-        if layer.written is not None:
-            rows(layer.written)
+    for index in range(start, len(passes.places)):
+        layer, place = passes.network.layers[index], passes.places[index]
+        if place.written is not None:
+            rows(place.written)
         elif layer.weight_part is not None:
             order.append(index)
-        if layer.bias_part is not None and layer.error is not None:
-            rows(layer.error)
+        if layer.bias_part is not None and place.error is not None:
+            rows(place.error)
     return order

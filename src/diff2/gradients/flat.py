@@ -58,7 +58,7 @@ class FlatModule:
         module = copy.deepcopy(self.module)
         for name, parameter in module.named_parameters():
             if name in self.slices:
-                # A copy of its own: a view would keep, and save, the whole vector once a parameter.
+                # A copy of its own: every view would keep, and save, the whole vector.
                 parameter.data = parameter.detach().clone()
                 parameter.requires_grad_(True)
         return module

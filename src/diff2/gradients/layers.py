@@ -1,4 +1,4 @@
-"""How the gradient of one record looks in a layer: one small rule a layer type. The mathematics is in ``rules.py``."""
+"""The rules of PyTorch's own layers. The mathematics is in ``rules.py``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._types import Vector
-from .rules import CANCELLATION, Feature, Rule, Term, joined, written_out
+from .rules import CANCELLATION, Feature, Rule, Term, joined, register_rule, written_out
 from .sums import BLOCK, product_sum, row_sum
 
 
 class Linear(Rule):
-    """``nn.Linear``: one outer product a record; for inputs of three dimensions or more, a sum over positions."""
+    """``nn.Linear``: one outer product per record; for inputs of three dimensions or more, a sum over positions."""
 
     def static(self, a: Tensor) -> Tensor:
         return self._gain(self._square(a)) if a.dim() == 2 else super().static(a)
@@ -55,7 +55,7 @@ class Linear(Rule):
         return Term(self._square(g) * gain, add_sum)
 
     def _two_outers(self, da: Tensor, g: Tensor, a: Tensor, dg: Tensor) -> Term:
-        """Da (x) g + a (x) dg, and dg for the bias."""
+        """Return the term of da (x) g + a (x) dg, and of dg for the bias."""
         if self.weight is None:
             return joined(None, self._bias_term(dg))
         bias = self._bias_term(dg)
@@ -70,8 +70,8 @@ class Linear(Rule):
     def _outer_pairs(self, pairs: list[tuple[Tensor, Tensor]], norm: Tensor, magnitude: Tensor) -> Term:
         """Return the term of a sum of products of rows.
 
-        The products of a record may each be larger than their sum, and so may be their rounding. Records where they are
-        much larger are few; these are added up in double precision.
+        The products of a record may each be larger than their sum, and so may their rounding errors. The few records
+        for which they are much larger are added up in double precision.
         """
         weight = self.weight
         cancelling = magnitude > CANCELLATION * norm
@@ -95,7 +95,7 @@ class Linear(Rule):
         left = a.reshape(a.shape[0], 1, -1, a.shape[-1])
         right = g.reshape(g.shape[0], 1, -1, g.shape[-1])
         weight = None if self.weight is None else self.outer_sum(left, right, self.weight)
-        return joined(weight, self._bias_term(bias.reshape(bias.shape[0], -1, bias.shape[-1]).sum(1)))
+        return joined(weight, self._bias_term(bias))
 
     def _bias_term(self, bias: Tensor) -> Term | None:
         return None if self.bias is None else self.explicit(bias, self.bias)
@@ -106,8 +106,8 @@ class Conv(Linear):
 
     module: nn.Conv1d | nn.Conv2d
 
-    def by_owner(self, values: Tensor, owners: tuple[int, ...]) -> Tensor:
-        return _channels_first(super().by_owner(values, owners))
+    def by_group(self, values: Tensor, groups: tuple[int, ...]) -> Tensor:
+        return _channels_first(super().by_group(values, groups))
 
     def static(self, a: Tensor) -> Tensor:
         return a.new_empty(0)
@@ -136,9 +136,9 @@ class Conv(Linear):
         return joined(weight, self._bias_term(bias.flatten(2).sum(2)))
 
     def _patches(self, a: Tensor) -> Tensor:
-        """Return (records, groups, places, patch): what the kernel sees at each place. Linear in ``a``."""
+        """Return (records, channel groups, places, patch): what the kernel sees at each place. Linear in ``a``."""
         conv = self.module
-        if a.dim() > 2 + len(conv.kernel_size):  # (owners, channels, rows, ...): the kernel sees each row by itself
+        if a.dim() > 2 + len(conv.kernel_size):  # (groups, channels, rows, ...): the kernel sees each row by itself
             patches = self._patches(a.transpose(1, 2).flatten(0, 1)).unflatten(0, (a.shape[0], a.shape[2]))
             return patches.transpose(1, 2).flatten(2, 3)
         mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
@@ -151,7 +151,7 @@ class Conv(Linear):
         return patches.view(a.shape[0], conv.groups, -1, patches.shape[-1]).transpose(2, 3)
 
     def _channels(self, g: Tensor) -> Tensor:
-        """Return (records, groups, places, output channels of the group)."""
+        """Return (records, channel groups, places, output channels per channel group)."""
         return g.reshape(g.shape[0], self.module.groups, g.shape[1] // self.module.groups, -1).transpose(2, 3)
 
 
@@ -159,6 +159,12 @@ class Embedding(Rule):
     """``nn.Embedding``: the gradient of a record has one row for each index it holds."""
 
     module: nn.Embedding
+
+    @classmethod
+    def unsuited(cls, module: nn.Module) -> str | None:
+        if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.scale_grad_by_freq):
+            return "uses max_norm or scale_grad_by_freq"
+        return None
 
     def gradient(self, feature: Feature) -> Term:
         return self._rows(feature.a, feature.g)
@@ -207,37 +213,24 @@ class LayerNorm(Rule):
 
     def _terms(self, weight: Tensor, bias: Tensor) -> Term:
         return joined(
-            None if self.weight is None else self.explicit(self._sum_positions(weight), self.weight),
-            None if self.bias is None else self.explicit(self._sum_positions(bias), self.bias),
+            None if self.weight is None else self.explicit(weight, self.weight),
+            None if self.bias is None else self.explicit(bias, self.bias),
         )
-
-    def _sum_positions(self, values: Tensor) -> Tensor:
-        return values.reshape(values.shape[0], -1, self.module.weight.numel()).sum(1)
 
 
 class GroupNorm(LayerNorm):
-    """``nn.GroupNorm``: one scale a channel, summed over the places of the channel."""
+    """``nn.GroupNorm``: one scale per channel, summed over the places of the channel."""
 
     module: nn.GroupNorm  # type: ignore[assignment]
 
-    def by_owner(self, values: Tensor, owners: tuple[int, ...]) -> Tensor:
-        return _channels_first(super().by_owner(values, owners))
+    def by_group(self, values: Tensor, groups: tuple[int, ...]) -> Tensor:
+        return _channels_first(super().by_group(values, groups))
 
     def capture(self, layer_input: Tensor) -> Tensor:
         return F.group_norm(layer_input, self.module.num_groups, eps=self.module.eps)
 
-    def _sum_positions(self, values: Tensor) -> Tensor:
-        return values.reshape(values.shape[0], values.shape[1], -1).sum(2)
-
-
-RULES: dict[type[nn.Module], type[Rule]] = {
-    nn.Linear: Linear,
-    nn.Conv1d: Conv,
-    nn.Conv2d: Conv,
-    nn.Embedding: Embedding,
-    nn.LayerNorm: LayerNorm,
-    nn.GroupNorm: GroupNorm,
-}
+    def _terms(self, weight: Tensor, bias: Tensor) -> Term:
+        return super()._terms(*(values.reshape(*values.shape[:2], -1).sum(2) for values in (weight, bias)))
 
 
 def _by_position(values: Tensor) -> Tensor:
@@ -245,5 +238,16 @@ def _by_position(values: Tensor) -> Tensor:
 
 
 def _channels_first(values: Tensor) -> Tensor:
-    """Return (owners, channels, rows, places ...): the rows of an owner are further places of its channels."""
+    """Return (groups, channels, rows, places ...): the rows of a group are further places of its channels."""
     return values.transpose(1, 2)
+
+
+for _layer, _rule in (
+    (nn.Linear, Linear),
+    (nn.Conv1d, Conv),
+    (nn.Conv2d, Conv),
+    (nn.Embedding, Embedding),
+    (nn.LayerNorm, LayerNorm),
+    (nn.GroupNorm, GroupNorm),
+):
+    register_rule(_layer, _rule)

@@ -1,4 +1,4 @@
-"""One pass over a chunk of records: what every layer saw, and what came back to it."""
+"""One pass over a chunk of records: the input of every layer, and the error at its output."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ from torch import Tensor, nn
 
 from .._types import Loss
 from .flat import FlatModule
-from .groups import Grouped, grouped_loss
-from .layers import RULES
-from .records import FeatureCache, Records
-from .rules import Feature, Rule
+from .records import Records
+from .rules import RULES, Feature, Rule
 
 
 class Recorder:
     """A module with hooks on every layer that has a rule: one call gives the features of a chunk.
 
-    With ``grouped``, a record is an owner with several rows: the layers see rows, the rules see owners.
+    With ``grouped``, a record is a group of several rows: the layers see rows, the rules see groups.
     """
 
     def __init__(self, flat: FlatModule, loss: Loss, *, grouped: bool = False):
         self.flat = flat
         self.rules: list[Rule] = []
-        self._model = Grouped(flat.module) if grouped else flat.module
-        self._loss = grouped_loss(loss) if grouped else loss
+        self._loss = loss
         self._grouped = grouped
         self._inputs: list[Tensor] = []
         self._outputs: list[Tensor] = []
@@ -34,30 +31,35 @@ class Recorder:
             if getattr(module, "inplace", False):
                 module.inplace = False  # it would overwrite the outputs that are recorded
             prefix = f"{name}." if name else ""
-            weight, bias = flat.slices.get(f"{prefix}weight"), flat.slices.get(f"{prefix}bias")
-            if type(module) in RULES and (weight is not None or bias is not None):
-                self.rules.append(RULES[type(module)](module, weight, bias, flat.dtype))
+            names = [own for own, _ in module.named_parameters(recurse=False)]
+            parts = {own: flat.slices[prefix + own] for own in names if prefix + own in flat.slices}
+            if type(module) in RULES and parts:
+                self.rules.append(RULES[type(module)](module, parts, flat.dtype))
         # Calls are recorded in the order of the rules, whatever the order of the layers in the forward pass.
         for index, rule in enumerate(self.rules):
             rule.module.register_forward_hook(self._hook(index, rule))
 
-    def features(self, chunk: Records, index: int, cache: FeatureCache | None) -> list[Feature]:
-        """Run one forward and one backward pass; return (a, g) of each layer, in the order of the rules."""
+    def features(self, chunk: Records, statics: dict[int, Tensor]) -> list[Feature]:
+        """Run one forward and one backward pass; return (a, g) of each layer, in the order of the rules.
+
+        ``statics`` holds what the rules computed from these records before, by layer, and is filled here.
+        """
         self._inputs = [chunk.inputs] * len(self.rules)
         self._outputs = [chunk.inputs] * len(self.rules)
         self._versions = [chunk.inputs._version] * len(self.rules)
+        inputs, targets = (part.flatten(0, 1) if self._grouped else part for part in chunk[:2])
         with torch.enable_grad():
-            losses = self._loss(self._model(chunk.inputs), chunk.targets)
+            losses = self._loss(self.flat.module(inputs), targets)
             if self._versions != [output._version for output in self._outputs]:
                 raise RuntimeError("the output of a layer is changed in place")
             errors = torch.autograd.grad(losses, self._outputs, torch.ones_like(losses), allow_unused=True)
-        owners = chunk.inputs.shape[:2] if self._grouped else None
+        groups = chunk.inputs.shape[:2] if self._grouped else None
         features = []
         for layer, (a, output, error) in enumerate(zip(self._inputs, self._outputs, errors, strict=True)):
             g = torch.zeros_like(output) if error is None else error
-            if owners is not None and owners[1] > 1:  # an owner with one row is a record like any other
-                a, g = (self.rules[layer].by_owner(values, owners) for values in (a, g))
-            features.append(Feature(a, g, self._static(layer, a, chunk, index, cache)))
+            if groups is not None and groups[1] > 1:  # a group with one row is a record like any other
+                a, g = (self.rules[layer].by_group(values, groups) for values in (a, g))
+            features.append(Feature(a, g, self._static(layer, a, chunk, statics)))
         self._inputs, self._outputs = [], []
         return features
 
@@ -72,16 +74,13 @@ class Recorder:
         return hook
 
     @torch.inference_mode()
-    def _static(self, layer: int, a: Tensor, chunk: Records, index: int, cache: FeatureCache | None) -> Tensor | None:
+    def _static(self, layer: int, a: Tensor, chunk: Records, statics: dict[int, Tensor]) -> Tensor | None:
         """Return what the rule keeps where ``a`` is the records themselves, which do not change between iterates."""
         if not a.dtype.is_floating_point or not _same_memory(a, chunk.inputs):
             return None
-        known = None if cache is None else cache.statics.get((index, layer))
-        if known is None:
-            known = self.rules[layer].static(a)
-            if cache is not None:
-                cache.statics[index, layer] = known
-        return known
+        if layer not in statics:
+            statics[layer] = self.rules[layer].static(a)
+        return statics[layer]
 
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Records on their way through an engine: in chunks, with weights."""
+"""Records on their way through an engine: in chunks, with weights; and what is kept of them between rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .._types import Vector
 
 
 class Records(NamedTuple):
-    """Inputs, targets and one weight a record, at most 1. A weighted *sum* is computed, never a mean of means."""
+    """Inputs, targets and one weight per record, at most 1. A weighted *sum* is computed, never a mean of means."""
 
     inputs: torch.Tensor
     targets: torch.Tensor
@@ -38,24 +38,23 @@ class Records(NamedTuple):
 
 
 class FeatureCache:
-    """What is kept of one set of records from round to round.
+    """What an engine keeps of one set of records from round to round.
 
-    ``chunks``: what the layers saw at the previous iterate, so that a difference costs one pass, not two, and the
-    squared norms of the gradients there, where they were needed.
-    ``statics``: what depends on the records alone and never changes.
+    ``chunks``: the passes at the last iterate, by chunk, so that a difference costs one pass over the records, not two.
+    ``statics``: what depends on the records alone and never changes, by chunk.
     """
 
     def __init__(self) -> None:
-        self.params: Vector | None = None  # the iterate the features belong to
+        self.params: Vector | None = None  # the iterate that the passes belong to
         self.chunks: dict[int, Any] = {}
-        self.statics: dict[tuple[int, int], Any] = {}  # by (chunk, layer)
+        self.statics: dict[int, Any] = {}
 
     def holds(self, params: Vector) -> bool:
-        """Whether the features are those of this very iterate."""
+        """Whether the passes are those at this very iterate."""
         return self.params is not None and torch.equal(self.params, params)
 
     def forget(self) -> None:
-        """Drop the features of the previous iterate."""
+        """Drop the passes; keep what depends on the records alone."""
         self.params = None
         self.chunks.clear()
 
@@ -63,11 +62,3 @@ class FeatureCache:
 def clip_factors(squared_norm: torch.Tensor, radius: float) -> torch.Tensor:
     """Return min(1, radius / norm) for each record; 1 for a zero vector."""
     return (squared_norm.rsqrt() * radius).clamp_(max=1.0)
-
-
-def inner_factors(squared_norm: torch.Tensor, inner: float) -> torch.Tensor:
-    """Return ``clip_factors`` for a vector that is to be subtracted from another; NaN where its norm is not finite.
-
-    So the difference is not finite either, and the record counts as zero: it has no gradient at one of the iterates.
-    """
-    return clip_factors(squared_norm, inner).masked_fill_(~torch.isfinite(squared_norm), torch.nan)

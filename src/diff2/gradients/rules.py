@@ -1,31 +1,57 @@
-r"""What a rule for a layer is, and the parts that rules are made of.
+r"""Layer rules: the norm and the weighted sum of per-record gradients of one layer type.
 
-A layer receives ``a`` and its output gets the back-propagated error ``g``. The gradient of record i is a sum over
-positions t (words, pixels) of :math:`a_{it} \otimes g_{it}`, so its norm and its weighted sum over records are had
-without a tensor of size records x parameters. For the **difference** between two iterates, with :math:`da = a - a'`
-and :math:`dg = g - g'`,
+A layer receives ``a``, and the back-propagated error at its output is ``g``. The gradient of record i is a sum over
+positions t (words, pixels) of :math:`a_{it} \otimes g_{it}`, so its norm and its weighted sum over records can be
+computed without materialising a tensor of size records x parameters. For the **difference** between two iterates, with
+:math:`da = a - a'` and :math:`dg = g - g'`,
 
 .. math::
     a \otimes g - a' \otimes g' = da \otimes g + a' \otimes dg,
 
-every term of which is already small. The norm and the sum are computed from these very terms: a record that is clipped
-to the radius in the norm is clipped in the sum.
+every term of which is small where the iterates are close. The norm and the sum are computed from these very terms: a
+record that is clipped to the radius in the norm is clipped in the sum.
 
 Every rule returns a :class:`Term`. Its squared norm is never an underestimate: it is raised by ``SLACK`` units of
-rounding of the *magnitude*, the size of what was added up to it. Where terms nearly cancel, the magnitude is much
-larger than the norm, and the record is clipped a little more than it need be; nowhere is it clipped less.
+rounding of the *magnitude*, the sum of the sizes of what was added up. Where terms nearly cancel, the magnitude is much
+larger than the norm, and the record is clipped a little more than necessary; it is never clipped less.
+
+A layer of your own gets a rule by :func:`register_rule`. A layer whose per-record gradient is no larger than its input
+can write it out, and :meth:`Rule.explicit` does the rest:
+
+>>> class Scale(nn.Module):
+...     def __init__(self, width):
+...         super().__init__()
+...         self.weight = nn.Parameter(torch.ones(width))
+...     def forward(self, x):
+...         return x * self.weight
+>>> class ScaleRule(Rule):
+...     def gradient(self, feature):
+...         return self.explicit(feature.a * feature.g, self.parts["weight"])
+...     def difference(self, feature, previous):
+...         da, dg = feature.a - previous.a, feature.g - previous.g
+...         return self.explicit(da * feature.g + previous.a * dg, self.parts["weight"])
+>>> register_rule(Scale, ScaleRule)
+>>> from diff2.gradients import Shapes, build_engine
+>>> from diff2.models.losses import squared
+>>> model = nn.Sequential(nn.Linear(3, 4), Scale(4), nn.Linear(4, 1))
+>>> engine, stochastic = build_engine(model, squared, Shapes((3,), (1,)))
+>>> engine.name
+'ghost'
+
+Before a rule is used it must reproduce, on three made-up records, what autograd gives for each of them alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from .._types import Vector
+from ..errors import InvalidArgument
 from .sums import BLOCK, product_sum
 
 SLACK = 32  # units of rounding; 2e-6 of the norm in single precision
@@ -34,46 +60,55 @@ CANCELLATION = 8  # squared size of the products that make up a record's gradien
 
 
 class Feature(NamedTuple):
-    """What a layer saw and what came back, for a chunk of records."""
+    """The input of a layer and the error at its output, for a chunk of records; the first dimension counts records."""
 
     a: Tensor
     g: Tensor
-    static: Tensor | None = None  # what the rule keeps of ``a`` where the layer reads the records themselves
+    static: Tensor | None = None  # what :meth:`Rule.static` returned, where the layer reads the records themselves
 
 
 class Term(NamedTuple):
-    """A layer's share of the clipped sum: squared norms first, then the sum with the weights found from them."""
+    """What a layer adds to the clipped sum: squared norms first, then the sum with the weights found from them."""
 
-    squared_norm: Tensor  # rounded up
+    squared_norm: Tensor  # one per record, never an underestimate
     add_sum: Callable[[Tensor, Vector], None]  # (weights, out): out += weighted sum over records
 
 
 class Rule:
-    """A layer type's gradient. ``weight`` and ``bias`` say where the parameters stand in the flat vector."""
+    """The gradients of one layer. A rule overrides at least :meth:`gradient` and :meth:`difference`.
 
-    module: Any  # the layer; every type that has a rule has a ``weight``
+    ``parts`` says where the layer's trainable parameters stand in the flat vector, by name; frozen ones are missing.
+    """
 
-    def __init__(self, module: nn.Module, weight: slice | None, bias: slice | None, dtype: torch.dtype):
+    module: Any  # the layer
+
+    def __init__(self, module: nn.Module, parts: Mapping[str, slice], dtype: torch.dtype):
         self.module = module
-        self.weight = weight
-        self.bias = bias
+        self.parts = parts
+        self.weight, self.bias = parts.get("weight"), parts.get("bias")
         self.slack = SLACK * torch.finfo(dtype).eps
         self.raise_by = 1 + self.slack
         self.tiny = torch.finfo(dtype).tiny
         self._buffers: dict[tuple[Any, ...], Tensor] = {}
-        self._ones = torch.ones(NARROW, dtype=dtype, device=self.module.weight.device)
-        self._tiny = torch.full((1,), NARROW * self.tiny, dtype=dtype, device=self.module.weight.device)
+        device = next(module.parameters()).device
+        self._ones = torch.ones(NARROW, dtype=dtype, device=device)
+        self._tiny = torch.full((1,), NARROW * self.tiny, dtype=dtype, device=device)
+
+    @classmethod
+    def unsuited(cls, module: nn.Module) -> str | None:
+        """Return why the rule does not hold for this layer ("uses max_norm", say), or None."""
+        return None
 
     def capture(self, layer_input: Tensor) -> Tensor:
-        """Return what is kept of the layer's input."""
+        """Return what is kept of the layer's input, ``a`` of the feature."""
         return layer_input
 
-    def by_owner(self, values: Tensor, owners: tuple[int, ...]) -> Tensor:
-        """Return (owners, rows, ...) from (owners x rows, ...), where a record is an owner with several rows.
+    def by_group(self, values: Tensor, groups: tuple[int, ...]) -> Tensor:
+        """Return (groups, rows, ...) from (groups x rows, ...), where a record is a group of several rows.
 
         The rows are then positions like any others, over which the gradient is summed.
         """
-        return values.unflatten(0, owners)
+        return values.unflatten(0, groups)
 
     def static(self, a: Tensor) -> Tensor:
         """Return what can be computed once where ``a`` is the records, which no iterate changes."""
@@ -91,13 +126,16 @@ class Rule:
         """Return how many numbers a record needs beyond its features, for the choice of the chunk size."""
         return 0
 
-    def scaled(self, name: str, feature: Feature, factors: Tensor) -> Feature:
-        """Return the feature of gradients times a factor a record: a gradient is linear in ``g``."""
-        column = factors.view(-1, *[1] * (feature.g.dim() - 1))
-        return feature._replace(g=torch.mul(feature.g, column, out=self._buffer(name, feature.g)))
-
     def explicit(self, values: Tensor, part: slice) -> Term:
-        """Return the term of per-record gradients that are written out: (records, size of the part)."""
+        """Return the term of per-record gradients that are written out: (records, size of the part).
+
+        Dimensions in between are positions, over which the gradient is summed.
+        """
+        size = part.stop - part.start
+        if values.numel() != size * values.shape[0]:
+            values = values.reshape(values.shape[0], -1, size).sum(1)
+        elif values.dim() > 2:
+            values = values.flatten(1)
 
         def add_sum(weights: Tensor, out: Vector) -> None:
             out[part].add_(product_sum(weights.unsqueeze(1), values).view(-1))
@@ -105,7 +143,9 @@ class Rule:
         return Term(self._square(values) * self.raise_by, add_sum)
 
     def outer_sum(self, left: Tensor, right: Tensor, part: slice) -> Term:
-        """Return the term of sum over t of left_t (x) right_t, for (records, groups, t, inputs) and (.., t, outputs).
+        """Return the term of sum over t of left_t (x) right_t, for (records, k, t, inputs) and (.., t, outputs).
+
+        The gradients of the k parts, the channel groups of a convolution, stand one after the other.
 
         The norm is taken from the written-out gradients or from the t x t products of the rows, whichever is smaller.
         """
@@ -118,8 +158,8 @@ class Rule:
         magnitude = lengths.clamp(min=0).sqrt().sum(2).square().sum(1)
         # A matrix product adds long rows up in one chain.
         slack = self.slack * (1 + math.sqrt(left.shape[3] + right.shape[3]) / 8)
-        # Products of one record may be larger than their sum; the fewer records a block holds, the less it matters. A
-        # record that fills blocks of its own may still be no larger than the records of one block together.
+        # The products of a record may be larger than their sum. The fewer records a block holds, the less that matters;
+        # a record that fills blocks of its own may be as large as the records of one block together.
         cancelling = bool((magnitude > max(CANCELLATION, min(positions, BLOCK) ** 2) * norm).any())
 
         def add_sum(weights: Tensor, out: Vector) -> None:
@@ -136,11 +176,11 @@ class Rule:
         return Term(norm.add(magnitude, alpha=slack), add_sum)
 
     def _buffer(self, name: str, like: Tensor) -> Tensor:
-        """Return memory of this shape that is used again and again: fresh pages cost more than the sums."""
+        """Return memory of this shape, reused from call to call: fresh pages cost more than the sums."""
         key = (name, *like.shape)
         buffer = self._buffers.get(key)
         if buffer is None:
-            if len(self._buffers) > 16:  # chunks of ever other sizes: do not keep them all
+            if len(self._buffers) > 16:  # the sizes of chunks keep changing: do not keep them all
                 self._buffers.clear()
             buffer = self._buffers[key] = torch.empty(key[1:], dtype=like.dtype, device=like.device)
         return buffer
@@ -165,19 +205,32 @@ class Rule:
         return torch.sub(x, y, out=self._buffer(name, x))
 
 
-def joined(first: Term | None, second: Term | None) -> Term:
-    """Return two terms of one layer as one."""
-    if first is None or second is None:
-        only = first or second
-        if only is None:
-            raise ValueError("a rule needs a trainable weight or bias")
-        return only
+RULES: dict[type[nn.Module], type[Rule]] = {}  # by the exact type of a layer
+
+
+def register_rule(layer: type[nn.Module], rule: type[Rule]) -> None:
+    """Let layers of exactly this type be computed by this rule; a type that is registered again gets the new rule."""
+    if not (isinstance(layer, type) and issubclass(layer, nn.Module)):
+        raise InvalidArgument(f"expected layer to be a subclass of torch.nn.Module, got {layer!r}")
+    if not (isinstance(rule, type) and issubclass(rule, Rule)):
+        raise InvalidArgument(f"expected rule to be a subclass of diff2.gradients.Rule, got {rule!r}")
+    for method in ("gradient", "difference"):
+        if getattr(rule, method) is getattr(Rule, method):
+            raise InvalidArgument(f"rule {rule.__name__} has no method {method!r}; define it, see diff2.gradients.Rule")
+    RULES[layer] = rule
+
+
+def joined(*terms: Term | None) -> Term:
+    """Return the terms of the parameters of one layer as one; None: a frozen or missing parameter."""
+    first, *others = (term for term in terms if term is not None)
+    if not others:
+        return first
 
     def add_sum(weights: Tensor, out: Vector) -> None:
-        first.add_sum(weights, out)
-        second.add_sum(weights, out)
+        for term in (first, *others):
+            term.add_sum(weights, out)
 
-    return Term(first.squared_norm + second.squared_norm, add_sum)
+    return Term(sum((term.squared_norm for term in others), first.squared_norm), add_sum)
 
 
 def written_out(size: int, positions: int) -> bool:

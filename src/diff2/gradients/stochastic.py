@@ -1,7 +1,7 @@
-"""Random layers: the same mask at both iterates.
+"""Random layers: the same masks at both iterates.
 
-A difference of gradients makes sense only if dropout drops the same units at both points. PyTorch's dropout draws from
-the global generator, so each pass over a chunk runs with that generator seeded for (round, chunk) and restored
+A difference of gradients makes sense only if dropout drops the same units at both iterates. PyTorch's dropout draws
+from the global generator, so each pass over a chunk runs with that generator seeded for (round, chunk) and restored
 afterwards.
 """
 
@@ -27,11 +27,8 @@ class Masks:
 
 
 @contextmanager
-def seeded(masks: Masks | None, chunk: int) -> Iterator[None]:
-    """Run the block with the masks of this chunk; without masks, just run it."""
-    if masks is None:
-        yield
-        return
+def seeded(masks: Masks, chunk: int) -> Iterator[None]:
+    """Run the block with the masks of this chunk."""
     with torch.random.fork_rng():
         torch.default_generator.manual_seed(masks.seed(chunk))
         if torch.cuda.is_available():

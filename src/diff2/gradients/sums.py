@@ -1,15 +1,15 @@
 r"""Sums over records whose rounding is bounded, so that it can be paid for in noise.
 
-A matrix product in single precision adds up all records in one long chain. On records that all push the same way its
+A matrix product in single precision adds up all records in one long chain. On records that all point the same way its
 rounding error reaches a tenth of a record's contribution (measured: 0.15 for 50,000 records), and replacing one record
 changes how the rest of the chain is rounded: the sensitivity would exceed :math:`2C` by that much.
 
-So records are added in blocks of 64 in the precision of the run, eight blocks likewise, and the rest in double
-precision. Replacing a record changes one block, in one group of eight. A record is a sum of products that are together
-at most :math:`4 C` long (records whose products cancel more are added in double precision). So, with :math:`u` the unit
-of rounding, a block is off by at most :math:`64 u \cdot 64 \cdot 4 C` and its group by :math:`8 u \cdot 512 C` more,
-and the sum moves by at most :math:`2 C (1 + 5 \cdot 64^2 u)`: 0.12 % more than in exact arithmetic in single precision,
-nothing in double. The mechanism scales the noise by this.
+So records are added in blocks of 64 in the precision of the run, then eight blocks in the same way, and the rest in
+double precision. Replacing a record changes one block, in one bundle of eight. A record is a sum of products whose
+lengths add up to at most :math:`4 C` (records whose products cancel more are added in double precision). So, with
+:math:`u` the unit of rounding, a block is off by at most :math:`64 u \cdot 64 \cdot 4 C` and its bundle by
+:math:`8 u \cdot 512 C` more, and the sum moves by at most :math:`2 C (1 + 5 \cdot 64^2 u)`: 0.12 % more than in exact
+arithmetic in single precision, nothing in double. The mechanism scales the noise by this.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 
 BLOCK = 64  # records added up in one chain
-GROUP = 8  # blocks added up before going over to double precision
-SMALL = 1 << 16  # numbers that go over to double precision at once
+BUNDLE = 8  # blocks added up before switching to double precision
+SMALL = 1 << 16  # with fewer numbers, blocks are added in double precision right away
 
 
 def rounding_allowance(dtype: torch.dtype) -> float:
-    """Return the share by which rounding may raise the sensitivity of a sum of records."""
+    """Return by which fraction rounding may increase the sensitivity of a sum of records."""
     unit = torch.finfo(dtype).eps / 2
-    return (4 * BLOCK**2 + GROUP * GROUP * BLOCK) * unit
+    return (4 * BLOCK**2 + BUNDLE * BUNDLE * BLOCK) * unit
 
 
 def product_sum(left: Tensor, right: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def row_sum(values: Tensor) -> Tensor:
 
 
 class Columns(NamedTuple):
-    """Numbers of records that stand as columns, (q, columns), cut into blocks: views, made once for many sums."""
+    """Numbers of records as columns, (q, columns), cut into blocks: views, made once for many sums."""
 
     whole: Tensor  # (blocks, q, 64)
     rest: Tensor | None  # (q, fewer than 64)
@@ -66,13 +66,13 @@ def column_sum(left: Columns, right: Columns) -> Tensor:
 
 
 def whole_blocks(rows: int) -> int:
-    """Return the rows that make up whole blocks."""
+    """Return how many of the rows make up whole blocks."""
     return rows - rows % BLOCK
 
 
 def chunk_size(rows: int) -> int:
-    """Return about so many rows, in whole groups where that is possible: then no bit of a sum depends on the chunks."""
-    return rows - rows % (BLOCK * GROUP) or max(1, rows)
+    """Return at most this many rows, in whole bundles where possible: then no bit of a sum depends on the chunks."""
+    return rows - rows % (BLOCK * BUNDLE) or max(1, rows)
 
 
 def _blocks(values: Tensor, whole: int) -> Tensor:
@@ -81,10 +81,10 @@ def _blocks(values: Tensor, whole: int) -> Tensor:
 
 
 def _sum_blocks(blocks: Tensor) -> Tensor:
-    """Return the sum over the first dimension: groups in the precision given, then in double precision."""
+    """Return the sum over the first dimension: bundles in the precision given, then in double precision."""
     if blocks.numel() < SMALL:
         return blocks.sum(0, dtype=torch.float64)
-    grouped = blocks.shape[0] - blocks.shape[0] % GROUP
-    groups = blocks[:grouped].view(-1, GROUP, *blocks.shape[1:]).sum(1)
-    total = groups.sum(0, dtype=torch.float64)
-    return total if grouped == blocks.shape[0] else total + blocks[grouped:].sum(0)
+    whole = blocks.shape[0] - blocks.shape[0] % BUNDLE
+    bundles = blocks[:whole].view(-1, BUNDLE, *blocks.shape[1:]).sum(1)
+    total = bundles.sum(0, dtype=torch.float64)
+    return total if whole == blocks.shape[0] else total + blocks[whole:].sum(0)

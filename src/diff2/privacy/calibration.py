@@ -20,60 +20,69 @@ whole costs the budget. *Paper*: Theorem 9 of Wang, Balle & Kasiviswanathan (201
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from .._validate import one_of
 from ..errors import InvalidArgument
 from .accounting import gdp_epsilon, gdp_mu
 from .budget import Budget
-from .composition import FIXED, FULL, POISSON, gaussian_mu, price
-from .sampled import paper_multiplier
+from .composition import by_exposure, gaussian_mu, price
+from .release import FIXED, FULL, POISSON, Release
 
 ACCOUNTINGS = ("exact", "paper")
 CLOSE = 2e-5  # share of the budget that numerical calibration may leave unused
 
 
-class Kind(NamedTuple):
-    """Releases that are alike."""
-
-    purpose: str
-    sampling: str = FULL
-    rate: float = 1.0
-    factor: float = 1.0  # noise multiplier in units of the purpose's
-    padding: float = 1.0  # by how much the paper counts them too often
-
-
+Kind = tuple[str, str, float]  # purpose, sampling, rate
 Profile = Mapping[Kind, int]  # the releases that one unit is exposed to
 
 
 def calibrate(
-    profiles: Sequence[Profile], shares: Mapping[str, float], budget: Budget, accounting: str = "exact"
+    releases: Iterable[Release],
+    shares: Mapping[str, float],
+    budget: Budget,
+    accounting: str = "exact",
+    overcount: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """Return the noise multiplier of each purpose; for every profile the cost is at most the budget.
+    """Return the noise multiplier of each purpose; for every unit the planned releases cost at most the budget.
 
     ``budget.epsilon = inf`` gives the multiplier 0, no noise.
 
-    >>> profile = {Kind("gradient"): 100, Kind("difference"): 1900}
-    >>> multipliers = calibrate([profile], {"gradient": 0.8, "difference": 0.2}, Budget(epsilon=3.0, delta=1e-5))
+    Args:
+        shares: of the budget, by purpose; only their proportions matter.
+        overcount: by how much the paper counts the releases of a purpose too often, for ``accounting="paper"``.
+
+    >>> releases = [Release(r, "gradient" if r % 20 == 1 else "difference") for r in range(1, 2001)]
+    >>> multipliers = calibrate(releases, {"gradient": 0.8, "difference": 0.2}, Budget(epsilon=3.0, delta=1e-5))
     >>> {purpose: round(value, 4) for purpose, value in multipliers.items()}
     {'gradient': 15.5473, 'difference': 135.5383}
     """
     one_of("accounting", accounting, ACCOUNTINGS)
-    used = dict.fromkeys(kind.purpose for profile in profiles for kind in profile)
+    found = _profiles(releases)
+    used = dict.fromkeys(purpose for profile in found for purpose, _, _ in profile)
     if not budget.private:
         return dict.fromkeys(used, 0.0)
     total = math.fsum(shares[purpose] for purpose in used)
-    base = {purpose: _alone(purpose, profiles, shares[purpose] / total, budget, accounting) for purpose in used}
-    sampled = any(kind.sampling != FULL for profile in profiles for kind in profile)
+    padding = overcount or {}
+    base = {
+        purpose: _alone(purpose, found, shares[purpose] / total, budget, accounting, padding.get(purpose, 1.0))
+        for purpose in used
+    }
+    sampled = any(sampling != FULL for profile in found for _, sampling, _ in profile)
     if accounting == "exact" and sampled:
-        base = _scaled_to(base, profiles, budget)
-    elif accounting == "exact" and len(profiles) > 1:
+        base = _scaled_to(base, found, budget)
+    elif accounting == "exact" and len(found) > 1:
         # Nobody may be exposed to the most releases of every purpose.
-        largest = max(gaussian_mu(_priced(profile, base)) for profile in profiles)
+        largest = max(gaussian_mu(_priced(profile, base)) for profile in found)
         base = {purpose: z * largest / gdp_mu(budget.epsilon, budget.delta) for purpose, z in base.items()}
-    return _raise_until_within(base, profiles, budget)
+    return _raise_until_within(base, found, budget)
+
+
+def _profiles(releases: Iterable[Release]) -> list[Profile]:
+    """Return what units are exposed to: one profile for all, or one for each client or part where they differ."""
+    found = by_exposure(((release.purpose, release.sampling), release.rate, release.members) for release in releases)
+    return [{(*kind, rate): count for (kind, rate), count in profile.items()} for profile in found]
 
 
 def paper_order(budget: Budget) -> int:
@@ -81,31 +90,35 @@ def paper_order(budget: Budget) -> int:
     return 1 + math.ceil(2 * math.log(1 / budget.delta) / budget.epsilon)
 
 
-def _alone(purpose: str, profiles: Sequence[Profile], share: float, budget: Budget, accounting: str) -> float:
+def _alone(
+    purpose: str, profiles: Sequence[Profile], share: float, budget: Budget, accounting: str, overcount: float
+) -> float:
     """Return the multiplier at which this purpose alone costs its share, for whoever is exposed most."""
-    parts = [{kind: n for kind, n in profile.items() if kind.purpose == purpose} for profile in profiles]
-    full = max(sum(n / kind.factor**2 for kind, n in part.items() if kind.sampling == FULL) for part in parts)
-    fixed = [part for part in parts if any(kind.sampling != FULL for kind in part)]
+    parts = [{kind: n for kind, n in profile.items() if kind[0] == purpose} for profile in profiles]
+    full = max(sum(n for (_, sampling, _), n in part.items() if sampling == FULL) for part in parts)
+    drawn = [part for part in parts if any(sampling != FULL for _, sampling, _ in part)]
     if accounting == "paper":
-        if any(kind.sampling == POISSON for part in fixed for kind in part):
+        if any(sampling == POISSON for part in drawn for _, sampling, _ in part):
             raise InvalidArgument(
                 "accounting='paper' has no formula for Poisson batches, which the paper does not use; use "
                 "accounting='exact', or sampling='fixed'"
             )
+        from .sampled import paper_multiplier
+
         order = paper_order(budget)
         gaussian = math.sqrt(full * order / (share * budget.epsilon))
-        drawn = [
-            paper_multiplier(round(n * kind.padding), kind.rate, order, share * budget.epsilon / 2)
-            for part in fixed
-            for kind, n in part.items()
-            if kind.sampling == FIXED
+        fixed = [
+            paper_multiplier(round(n * overcount), rate, order, share * budget.epsilon / 2)
+            for part in drawn
+            for (_, sampling, rate), n in part.items()
+            if sampling == FIXED
         ]
-        return max([gaussian, *drawn])
+        return max([gaussian, *fixed])
     mu = math.sqrt(share) * gdp_mu(budget.epsilon, budget.delta)
-    if not fixed:
+    if not drawn:
         return math.sqrt(full) / mu
     epsilon = gdp_epsilon(mu, budget.delta)
-    return max(_solve(partial(_cost_alone, part, purpose, budget.delta), epsilon, CLOSE) for part in fixed)
+    return max(_solve(partial(_cost_alone, part, purpose, budget.delta), epsilon, CLOSE) for part in drawn)
 
 
 def _scaled_to(base: dict[str, float], profiles: Sequence[Profile], budget: Budget) -> dict[str, float]:
@@ -129,8 +142,8 @@ def _cost_alone(part: Profile, purpose: str, delta: float, multiplier: float) ->
 def _priced(profile: Profile, multipliers: Mapping[str, float]) -> dict[tuple[str, float, float], int]:
     """Return the profile as the accountant sees it, as the ledger will."""
     exposed: dict[tuple[str, float, float], int] = {}
-    for kind, count in profile.items():
-        key = (kind.sampling, kind.rate, multipliers[kind.purpose] * kind.factor)
+    for (purpose, sampling, rate), count in profile.items():
+        key = (sampling, rate, multipliers[purpose])
         exposed[key] = exposed.get(key, 0) + count
     return exposed
 

@@ -13,41 +13,30 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from .accounting import gdp_epsilon
-from .sampled import sampled_epsilon
-
-FULL, FIXED, POISSON = "full", "fixed", "poisson"  # how the units of a release were drawn
+from .release import FULL, Release
 
 Key = TypeVar("Key")
 Exposed = Mapping[tuple[str, float, float], int]  # (sampling, rate, multiplier) -> releases
 
 
-class Spend(NamedTuple):
-    """A release as the accountant sees it."""
-
-    multiplier: float  # noise deviation / sensitivity; for an element of a tree, of all its nodes together
-    sampling: str = FULL
-    rate: float = 1.0
-    members: tuple[int, ...] | None = None  # the clients, or parts, that are exposed; None: all
-
-
-def total_epsilon(spends: Iterable[Spend], delta: float) -> float:
+def total_epsilon(releases: Iterable[Release], delta: float) -> float:
     """Return the epsilon that these releases cost together, at ``delta``, for whoever is exposed most.
 
-    >>> round(total_epsilon([Spend(4.0)] * 4, 1e-5), 4)
+    >>> one, other = (Release(1, "gradient", members=(p,), multiplier=4.0) for p in (0, 1))
+    >>> round(total_epsilon([one] * 4, 1e-5), 4)
     1.9931
-    >>> one, other = Spend(4.0, members=(0,)), Spend(4.0, members=(1,))
     >>> total_epsilon([one, other], 1e-5) == total_epsilon([one], 1e-5)
     True
     """
-    return max((price(profile, delta) for profile in profiles(spends)), default=0.0)
+    return max((price(profile, delta) for profile in profiles(releases)), default=0.0)
 
 
-def profiles(spends: Iterable[Spend]) -> list[dict[tuple[str, float, float], int]]:
+def profiles(releases: Iterable[Release]) -> list[dict[tuple[str, float, float], int]]:
     """Return the distinct collections of releases to which a unit can be exposed, without those inside another."""
-    found = by_exposure(((spend.sampling, spend.multiplier), spend.rate, spend.members) for spend in spends)
+    found = by_exposure(((release.sampling, release.multiplier), release.rate, release.members) for release in releases)
     return [
         {(sampling, rate, multiplier): count for ((sampling, multiplier), rate), count in profile.items()}
         for profile in found
@@ -98,6 +87,8 @@ def price(profile: Exposed, delta: float) -> float:
     sampled = {key: count for key, count in profile.items() if key[0] != FULL}
     if not sampled or math.isinf(mu):
         return gdp_epsilon(mu, delta)
+    from .sampled import sampled_epsilon  # what it needs takes a while to import
+
     return sampled_epsilon(mu, sampled, delta)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from decimal import ROUND_CEILING, Decimal
 from typing import Any
+
+from .._numbers import epsilon_text
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Guarantee:
     complete: bool = True
     noise: str = "server"  # who adds it
     sites: int = 0
-    honest: int = 0  # of the sites, where they add the noise
+    min_honest_sites: int = 0  # of the sites, where they add the noise
     secure_aggregation: str = "none"
     epsilon_of_one: float = math.inf  # for whoever sees each site's answer by itself
 
@@ -39,11 +40,11 @@ class Guarantee:
                 f"NOT PRIVATE: {self.algorithm} made {self.releases} releases without noise; "
                 "the model has no differential-privacy guarantee."
             )
-        epsilon = _above(self.epsilon)
+        epsilon = epsilon_text(self.epsilon)
         text = (
             f"The {self.releases} releases made by {self.algorithm}, and everything computed from them, satisfy "
             f"({epsilon}, {self.delta!r})-differential privacy: {self._change()} changes the probability of any "
-            f"outcome by at most a factor exp({epsilon}), but for a probability of {self.delta!r}; "
+            f"outcome by at most a factor exp({epsilon}), except with probability {self.delta!r}; "
             f"{self._assumptions()}."
         )
         if self.noise == "sites":
@@ -61,8 +62,8 @@ class Guarantee:
         among = f"the {records:,} of {clients} client{'s' if clients > 1 else ''}"
         if self.unit == "client":
             return f"replacing all the records of any one of the {clients} clients"
-        if self.unit == "owner":
-            return f"replacing all the records that any one owner has at a client, among {among},"
+        if self.unit == "group":
+            return f"replacing all the records of any one group at a client, among {among},"
         if self.adjacency == "add-or-remove-one":
             return f"adding or removing any one record, among {among},"
         return f"replacing any one record among {among}"
@@ -71,8 +72,8 @@ class Guarantee:
         if self.unit == "client":
             return f"the numbers of clients and records are public, and {self._trusted('adds the noise')}"
         public = f"the number of records of each client is public, {self._trusted('adds the noise')}"
-        if self.unit == "owner":
-            return f"{public}, and records of the same owner at two clients are not protected as one"
+        if self.unit == "group":
+            return f"{public}, and records of the same group at two clients are not protected as one"
         if self.adjacency == "add-or-remove-one":
             public = (
                 "the sampling rate and the numbers by which sums are divided are public constants, "
@@ -85,19 +86,19 @@ class Guarantee:
         if self.noise == "server":
             return f"the server that {task} is trusted"
         task = task.replace("draws", "draw").replace("adds", "add")
-        if self.honest == self.sites:
+        if self.min_honest_sites == self.sites:
             whom = f"all {self.sites} sites, which {task} themselves, are trusted to do so and to keep it secret"
         else:
             whom = (
-                f"at least {self.honest} of the {self.sites} sites, the protected one's own among them, are trusted to "
-                f"{task} as agreed and to keep it secret, while the others may tell all they know"
+                f"at least {self.min_honest_sites} of the {self.sites} sites, the protected one's own among them, are "
+                f"trusted to {task} as agreed and to keep it secret, while the others may tell all they know"
             )
         if self.secure_aggregation != "none":
             return f"{whom}, and no site gives the server the key"
         return f"{whom}, the server is trusted to pass on nothing but sums over all sites that are asked"
 
     def _against_the_server(self) -> str:
-        one = _above(self.epsilon_of_one)
+        one = epsilon_text(self.epsilon_of_one)
         if self.secure_aggregation != "none":
             return (
                 "The server sees ciphertexts, which nobody without the sites' key can read, and is trusted with one "
@@ -116,13 +117,6 @@ class Guarantee:
         words = {name: value if math.isfinite(value) else "inf" for name, value in numbers.items()}
         fields = {**asdict(self), **words, "private": self.private, "sentence": str(self)}
         if self.noise == "server":
-            for name in ("noise", "sites", "honest", "secure_aggregation", "epsilon_of_one"):
+            for name in ("noise", "sites", "min_honest_sites", "secure_aggregation", "epsilon_of_one"):
                 del fields[name]
         return fields
-
-
-def _above(epsilon: float) -> str:
-    """Return an epsilon in words, rounded up: a printed one must not be smaller than the true one."""
-    exact = Decimal(repr(epsilon))
-    above = exact.quantize(Decimal("0.0001"), rounding=ROUND_CEILING) if epsilon < 1e9 else exact
-    return f"{above.normalize():f}"

@@ -16,45 +16,24 @@ import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from .._files import plain
+from .._numbers import epsilon_text
 from ..errors import LedgerError
-from .accounting import epsilon_path, gdp_epsilon
-from .composition import FIXED, FULL, POISSON, Spend, gaussian_mu, profiles, total_epsilon
+from .accounting import epsilon_path
+from .composition import total_epsilon
 from .guarantee import Guarantee
+from .release import FIXED, FULL, GAUSSIAN, NONE, POISSON, ZERO, Release
 
-FORMAT = 2
+FORMAT = 3
 KNOTS = 8
+CONVERTERS: dict[str, Any] = {
+    **dict.fromkeys(("round", "step", "leaves", "dimension", "parties"), int),
+    **dict.fromkeys(("purpose", "mechanism", "sampling"), str),
+    **dict.fromkeys(("sensitivity", "clip", "rate", "multiplier", "noise_std"), float),
+}
 HEADER_FIELDS = {"adjacency", "unit", "client_sizes", "budget", "algorithm", "seeded"}  # what the guarantee speaks of
-
-
-class ReleaseEntry(NamedTuple):
-    """One release, described so that it can be priced without the data."""
-
-    round: int
-    purpose: str  # "gradient", "difference", "local"
-    mechanism: str  # "gaussian"; "zero": identically zero, free; "none": no noise, infinite cost
-    clip: float
-    sensitivity: float  # under the adjacency of the header
-    noise_std: float
-    multiplier: float  # what is priced: noise_std / (sensitivity + rounding) / sqrt(nodes); inf for "zero"
-    dimension: int
-    step: int = 0  # tells several releases of one purpose in a round apart; of a tree: which leaf
-    sampling: str = FULL  # "fixed": on a batch drawn without replacement; "poisson"
-    rate: float = 1.0  # largest probability of a unit to be in the batch
-    members: tuple[int, ...] | None = None  # the clients, or parts, whose units are in it; None: all
-    nodes: int = 1  # noisy nodes of a tree that hold the value
-    shares: int = 1  # parties whose noise together is ``noise_std``: each adds noise_std / sqrt(shares)
-
-    @property
-    def stream(self) -> tuple[int, str, int]:
-        """What the noise of the release is labelled by: two releases with one label would carry the same noise."""
-        return self.round, self.purpose, self.step
-
-    @property
-    def spend(self) -> Spend:
-        """The release as the accountant sees it."""
-        return Spend(self.multiplier, self.sampling, self.rate, self.members)
 
 
 class Ledger:
@@ -63,11 +42,11 @@ class Ledger:
     def __init__(self, header: Mapping[str, Any], path: str | os.PathLike[str] | None = None):
         """Start a ledger; ``header`` describes population, budget and algorithm in plain JSON values."""
         self.header = dict(header)
-        self.entries: list[ReleaseEntry] = []
+        self.releases: list[Release] = []
         self.complete = False
         self.path = None if path is None else Path(path)
         self._replayed = 0  # lines of the file that this process has seen again
-        self._streams: set[tuple[int, str, int]] = set()  # labels of noise that was used
+        self._labels: set[tuple[int, str, int]] = set()  # labels of noise that was used
         if self.path is not None:
             try:
                 self.path.touch(exist_ok=False)
@@ -84,7 +63,7 @@ class Ledger:
         ledger.path = None  # not to be written to
         if torn:
             raise LedgerError(
-                f"{path}, line {len(ledger.entries) + 2}: the last line is cut off. Its value never left the "
+                f"{path}, line {len(ledger.releases) + 2}: the last line is cut off. Its value never left the "
                 "mechanism; resume the run, or remove that line, and try again"
             )
         return ledger
@@ -101,36 +80,36 @@ class Ledger:
 
     def rewind(self, round: int) -> None:
         """Say that rounds after ``round`` will be computed again: their lines must come back unchanged."""
-        self._replayed = sum(entry.round <= round for entry in self.entries)
+        self._replayed = sum(release.round <= round for release in self.releases)
 
-    def record(self, entry: ReleaseEntry) -> None:
+    def record(self, release: Release) -> None:
         """Add a release; the line is in the file before this returns."""
-        if self._replayed < len(self.entries):
-            known = self.entries[self._replayed]
-            if known != entry:
+        if self._replayed < len(self.releases):
+            known = self.releases[self._replayed]
+            if known != release:
                 raise LedgerError(
-                    f"release {self._replayed + 1} is already in the ledger as {known}, and is now {entry}: the run "
+                    f"release {self._replayed + 1} is already in the ledger as {known}, and is now {release}: the run "
                     "was changed. Start a new run; the old one's releases stay spent"
                 )
             self._replayed += 1
             return
         if self.complete:
             raise LedgerError("the ledger is closed: the run it describes is complete; start a new run")
-        if entry.stream in self._streams:
+        if release.label in self._labels:
             raise LedgerError(
-                f"the {entry.purpose} of round {entry.round}, step {entry.step}, was released already; a second one "
-                "would carry the same noise, and their difference none. Nothing was released"
+                f"the {release.purpose} of round {release.round}, step {release.step}, was released already; a second "
+                "one would carry the same noise, and their difference none. Nothing was released"
             )
-        self._append(entry)
+        self._append(release)
         self._replayed += 1
         if self.path is not None:
-            self._write({"kind": "release", "release": len(self.entries), **_to_json(entry, "trust" in self.header)})
+            self._write({"kind": "release", "release": len(self.releases), **plain(release)})
 
     def close(self) -> None:
         """Write the closing line: no release will follow."""
         if not self.complete:
             self.complete = True
-            self._write({"kind": "end", "releases": len(self.entries), "epsilon": _number(self.epsilon())})
+            self._write({"kind": "end", "releases": len(self.releases), "epsilon": plain(self.epsilon())})
             self.sync()
 
     def sync(self) -> None:
@@ -147,37 +126,22 @@ class Ledger:
     def epsilon(self, delta: float | None = None, *, rounds: int | None = None) -> float:
         """Return what the releases cost together, at ``delta`` (default: the budget's).
 
-        Where noise was chosen on the way, from released values, the price is that of the filter which bounds it, for a
-        sum that depends on the values proves nothing.
-
         Args:
-            rounds: of the first so many rounds only; None: of all there are.
+            rounds: of the first this many rounds only; None: of all there are.
         """
         at = self.delta if delta is None else delta
-        entries = self.entries if rounds is None else [entry for entry in self.entries if entry.round <= rounds]
-        spends = [entry.spend for entry in entries]
-        limit = self.header.get("filter_mu")
-        if limit is None or not entries or rounds is not None:
-            return total_epsilon(spends, at)
-        mu = max(gaussian_mu(profile) for profile in profiles(spends))
-        return gdp_epsilon(max(mu, float(limit)), at)
+        return total_epsilon((r for r in self.releases if rounds is None or r.round <= rounds), at)
 
     def epsilon_of_one(self, delta: float | None = None) -> float:
         """Return the same for whoever sees the answer of each party by itself, with the noise of that party alone."""
         at = self.delta if delta is None else delta
-        limit = self.header.get("filter_mu")
-        spends = [entry.spend._replace(multiplier=entry.multiplier / math.sqrt(entry.shares)) for entry in self.entries]
-        if limit is None or not spends:
-            return total_epsilon(spends, at)
-        # Each release costs at most as many times 1/z^2 as there are shares; so does what the filter bounds.
-        mu = max(gaussian_mu(profile) for profile in profiles(spends))
-        return gdp_epsilon(max(mu, float(limit) * math.sqrt(max(entry.shares for entry in self.entries))), at)
+        return total_epsilon((r._replace(multiplier=r.multiplier / math.sqrt(r.parties)) for r in self.releases), at)
 
     def epsilon_path(self, rounds: Sequence[int]) -> list[float]:
         """Return the epsilon spent after each of these rounds, never less than it is; the last is exact."""
-        if all(entry.sampling == FULL and entry.members is None for entry in self.entries):
-            path = epsilon_path([entry.multiplier for entry in self.entries], self.delta)
-            last = {entry.round: float(epsilon) for entry, epsilon in zip(self.entries, path, strict=True)}
+        if all(release.sampling == FULL and release.members is None for release in self.releases):
+            path = epsilon_path([release.multiplier for release in self.releases], self.delta)
+            last = {release.round: float(epsilon) for release, epsilon in zip(self.releases, path, strict=True)}
             values = [last[r] for r in rounds]
         else:
             # Pricing takes a while: at a few rounds only, and up to such a round what it costs by then.
@@ -186,14 +150,10 @@ class Ledger:
             values = [prices[bisect_left(knots, r)] for r in rounds]
         return [*values[:-1], self.epsilon()]
 
-    def before_next(self, count: int) -> ReleaseEntry | None:
-        """Return the release ``count`` lines before the one that is about to be recorded."""
-        return self.entries[self._replayed - count] if self._replayed >= count else None
-
-    def spent_with(self, entry: ReleaseEntry) -> float:
-        """Return the sum of 1/z^2 over the release that is about to be recorded and all before it."""
-        multipliers = [entry.multiplier, *(one.multiplier for one in self.entries[: self._replayed])]
-        return math.inf if 0 in multipliers else math.fsum(1 / z**2 for z in multipliers)
+    @property
+    def last(self) -> Release | None:
+        """The release before the one that is about to be recorded."""
+        return self.releases[self._replayed - 1] if self._replayed else None
 
     def guarantee(self, delta: float | None = None) -> Guarantee:
         """Return the statement that these releases justify."""
@@ -203,7 +163,7 @@ class Ledger:
             adjacency=self.header["adjacency"],
             unit=self.header["unit"],
             client_sizes=tuple(self.header["client_sizes"]),
-            releases=len(self.entries),
+            releases=len(self.releases),
             algorithm=self.header["algorithm"]["name"],
             seeded=bool(self.header["seeded"]),
             leaks=tuple(self.header.get("leaks", ())),
@@ -216,19 +176,21 @@ class Ledger:
         found = self.header.get("trust")
         return {} if found is None else {**found, "epsilon_of_one": self.epsilon_of_one(delta)}
 
-    def _append(self, entry: ReleaseEntry) -> None:
-        self.entries.append(entry)
-        self._streams.add(entry.stream)
+    def _append(self, release: Release) -> None:
+        self.releases.append(release)
+        self._labels.add(release.label)
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self.releases)
 
     def __bool__(self) -> bool:
         return True  # an empty ledger is a ledger
 
     def __repr__(self) -> str:
         state = "complete" if self.complete else "open"
-        return f"<Ledger: {len(self)} releases, {state}, epsilon={self.epsilon():.6g} at delta={self.delta:g}>"
+        return (
+            f"<Ledger: {len(self)} releases, {state}, epsilon={epsilon_text(self.epsilon())} at delta={self.delta:g}>"
+        )
 
     def _write(self, line: Mapping[str, Any]) -> None:
         if self.path is not None:
@@ -260,21 +222,20 @@ def _parse(path: Path) -> tuple[Ledger, int]:
             raise LedgerError(f"{path}, line {number}: nothing may follow the closing line")
         fields = _line(path, number, text, "release", "end")
         if fields.pop("kind") == "end":
-            if fields.get("releases") != len(ledger.entries):
+            if fields.get("releases") != len(ledger.releases):
                 raise LedgerError(
                     f"{path}, line {number}: the run made {fields.get('releases')} releases, the file holds "
-                    f"{len(ledger.entries)}; lines are missing"
+                    f"{len(ledger.releases)}; lines are missing"
                 )
             ledger.complete = True
             continue
-        if fields.pop("release", None) != len(ledger.entries) + 1:
-            raise LedgerError(f"{path}, line {number}: expected release {len(ledger.entries) + 1}; a line is missing")
-        # Shares are said only where several parties add the noise.
-        entry = _from_json(path, number, fields if "trust" in header else {**fields, "shares": 1})
-        if entry.stream in ledger._streams:
+        if fields.pop("release", None) != len(ledger.releases) + 1:
+            raise LedgerError(f"{path}, line {number}: expected release {len(ledger.releases) + 1}; a line is missing")
+        release = _from_json(path, number, fields)
+        if release.label in ledger._labels:
             raise LedgerError(f"{path}, line {number}: a second release with the noise of an earlier one")
-        ledger._append(entry)
-    ledger._replayed = len(ledger.entries)
+        ledger._append(release)
+    ledger._replayed = len(ledger.releases)
     return ledger, len(rest)
 
 
@@ -292,54 +253,46 @@ def _line(path: Path, number: int, text: bytes, *kinds: str) -> dict[str, Any]:
     return fields
 
 
-def _to_json(entry: ReleaseEntry, shared: bool) -> dict[str, Any]:
-    fields = {name: _number(value) if isinstance(value, float) else value for name, value in entry._asdict().items()}
-    return fields if shared else {name: value for name, value in fields.items() if name != "shares"}
-
-
-def _number(value: float) -> float | str:
-    """JSON has no infinity: write it as a word."""
-    return value if math.isfinite(value) else repr(value)
-
-
-def _from_json(path: Path, number: int, fields: dict[str, Any]) -> ReleaseEntry:
+def read_release(fields: Mapping[str, Any]) -> Release:
+    """Return the release that plain values describe; ValueError where they describe none."""
+    wrong = sorted(set(fields) ^ set(Release._fields))
+    if wrong:
+        raise ValueError(f"unknown or missing fields {wrong}")
+    members = fields["members"]
     try:
-        entry = ReleaseEntry(
-            round=int(fields["round"]),
-            purpose=str(fields["purpose"]),
-            mechanism=str(fields["mechanism"]),
-            dimension=int(fields["dimension"]),
-            step=int(fields["step"]),
-            sampling=str(fields["sampling"]),
-            members=None if fields["members"] is None else tuple(int(member) for member in fields["members"]),
-            nodes=int(fields["nodes"]),
-            shares=int(fields["shares"]),
-            **{name: float(fields[name]) for name in ("clip", "sensitivity", "noise_std", "multiplier", "rate")},
+        return Release(
+            **{name: convert(fields[name]) for name, convert in CONVERTERS.items()},
+            members=None if members is None else tuple(int(member) for member in members),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise LedgerError(f"{path}, line {number}: field missing or not a number ({error})") from None
-    if set(fields) != set(ReleaseEntry._fields) or entry.shares < 1:
-        raise LedgerError(f"{path}, line {number}: unknown field {sorted(set(fields) - set(ReleaseEntry._fields))}")
-    _check_priced_as_noised(path, number, entry)
-    return entry
+    except TypeError as error:
+        raise ValueError(f"a field is not a number ({error})") from None
 
 
-def _check_priced_as_noised(path: Path, number: int, entry: ReleaseEntry) -> None:
+def _from_json(path: Path, number: int, fields: dict[str, Any]) -> Release:
+    try:
+        release = read_release(fields)
+    except ValueError as error:
+        raise LedgerError(f"{path}, line {number}: {error}; restore the file from a copy") from None
+    _check_priced_as_noised(path, number, release)
+    return release
+
+
+def _check_priced_as_noised(path: Path, number: int, release: Release) -> None:
     """A line must not claim a better price than its own noise and sensitivity justify."""
-    needed = entry.multiplier * entry.sensitivity * math.sqrt(max(entry.nodes, 0))
-    honest = {
-        "gaussian": entry.sensitivity > 0 and entry.nodes > 0 and 0 < needed <= entry.noise_std * (1 + 1e-12),
-        "zero": entry.sensitivity == 0 and entry.multiplier == math.inf,
-        "none": entry.multiplier == 0,
+    needed = release.multiplier * release.sensitivity * math.sqrt(release.nodes)
+    justified = {
+        GAUSSIAN: release.sensitivity > 0 and 0 < needed <= release.noise_std * (1 + 1e-12),
+        ZERO: release.sensitivity == 0 and release.multiplier == math.inf,
+        NONE: release.multiplier == 0,
     }
-    drawn = {FULL: entry.rate == 1, FIXED: 0 < entry.rate < 1, POISSON: 0 < entry.rate <= 1}
-    if not drawn.get(entry.sampling, False) or entry.members == ():
+    drawn = {FULL: release.rate == 1, FIXED: 0 < release.rate < 1, POISSON: 0 < release.rate <= 1}
+    if not drawn.get(release.sampling, False) or release.members == () or release.leaves < 0 or release.parties < 1:
         raise LedgerError(
-            f"{path}, line {number}: sampling={entry.sampling!r} with rate={entry.rate} and members={entry.members} "
-            "is not a way to draw records; restore the file from a copy"
+            f"{path}, line {number}: sampling={release.sampling!r}, rate={release.rate}, members={release.members}, "
+            f"leaves={release.leaves} and parties={release.parties} describe no release; restore the file from a copy"
         )
-    if not honest.get(entry.mechanism, False):
+    if not justified.get(release.mechanism, False):
         raise LedgerError(
-            f"{path}, line {number}: mechanism {entry.mechanism!r} with noise_std={entry.noise_std} and "
-            f"sensitivity={entry.sensitivity} does not justify multiplier={entry.multiplier}"
+            f"{path}, line {number}: mechanism {release.mechanism!r} with noise_std={release.noise_std} and "
+            f"sensitivity={release.sensitivity} does not justify multiplier={release.multiplier}"
         )

@@ -1,29 +1,20 @@
 """How parameters move along a private gradient estimate."""
 
+from .._registry import Registry
 from .adam import Adam
 from .averaging import Averaging
-from .base import PostProcessing, Routine
-from .bvr_local_sgd import BVRLocalSGD
-from .gradient_descent import GradientDescent
-from .momentum import Momentum
-from .nesterov import Nesterov
-from .normalized import NormalizedDescent
-from .schedules import SCHEDULES, scheduled
+from .base import PostProcessing, Routine, check_routine
+from .bvr import BVRLocalSGD
+from .descent import GradientDescent, NormalizedDescent
+from .momentum import Momentum, Nesterov
+from .schedule import SCHEDULES, scheduled
 from .torch_optim import TorchOptimizer
 
-ROUTINES: dict[str, type] = {
-    routine.name: routine
-    for routine in (
-        GradientDescent,
-        BVRLocalSGD,
-        Momentum,
-        Nesterov,
-        Adam,
-        NormalizedDescent,
-        TorchOptimizer,
-        Averaging,
-    )
-}
+ROUTINES: Registry[type[Routine]] = Registry(
+    "diff2.routines",
+    (GradientDescent, BVRLocalSGD, Momentum, Nesterov, Adam, NormalizedDescent, TorchOptimizer, Averaging),
+    check_routine,
+)
 
 __all__ = [
     "ROUTINES",

@@ -13,7 +13,7 @@ coordinates are divided by about the same number, and Adam is gradient descent w
 
 Tang, Shpilevskiy and Lecuyer, DP-AdamBC (AAAI 2024), do this for DP-SGD, where :math:`s_r^2` is the same in all rounds.
 In DIFF2 it grows from a restart to the next with every difference that is added, and :math:`\phi` follows it. There the
-noise of a difference is in proportion to the step before, and Adam's steps may be long: ``longest`` bounds them.
+noise of a difference is in proportion to the step before, and Adam's steps may be long: ``max_step_norm`` bounds them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from .._types import Vector
 from .._validate import positive
+from .._vectors import moved, norm, zeros
 from ..errors import InvalidArgument
-from ..rounds import Estimate, Round
-from ._shares import share
-from .base import PostProcessing
-from .schedules import check_schedule, scheduled
+from ..questions import Estimate, Round
+from .base import PostProcessing, fraction
+from .schedule import check_schedule, scheduled
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Adam(PostProcessing):
             ``learning_rate / floor`` times the averaged estimate: too small a floor lets the noise take long steps.
         correct_noise: ``False`` keeps the noise in the second moment; with a tiny ``floor`` that is plain Adam.
         schedule: how eta changes over the rounds: ``"constant"``, ``"cosine"`` or ``"inverse_root"``.
-        longest: steps longer than this are shortened to it; for estimators whose noise follows the step.
+        max_step_norm: steps longer than this are shortened to it; for estimators whose noise follows the step.
     """
 
     learning_rate: float
@@ -53,35 +51,34 @@ class Adam(PostProcessing):
     floor: float = 0.02
     correct_noise: bool = True
     schedule: str = "constant"
-    longest: float | None = None
+    max_step_norm: float | None = None
     name: ClassVar[str] = "adam"
 
     def __post_init__(self) -> None:
         check_schedule(self.learning_rate, self.schedule)
-        share("beta1", self.beta1)
-        share("beta2", self.beta2)
+        fraction("beta1", self.beta1)
+        fraction("beta2", self.beta2)
         positive("floor", self.floor)
-        if self.longest is not None:
-            positive("longest", self.longest)
+        if self.max_step_norm is not None:
+            positive("max_step_norm", self.max_step_norm)
         if not isinstance(self.correct_noise, bool):
             raise InvalidArgument(
                 f"expected correct_noise to be True or False, got correct_noise={self.correct_noise!r}"
             )
 
     def init(self, params: Vector) -> dict[str, Any]:
-        zeros = torch.zeros_like(params, dtype=torch.float64)
-        return {"steps": 0, "first_moment": zeros, "second_moment": zeros.clone(), "noise_moment": 0.0}
+        return {"steps": 0, "first_moment": zeros(params), "second_moment": zeros(params), "noise_moment": 0.0}
 
     def step(
         self, state: dict[str, Any], params: Vector, estimate: Estimate, round: Round
     ) -> tuple[Vector, dict[str, Any]]:
         state = self._next(state, estimate)
         first = state["first_moment"] / (1 - self.beta1 ** state["steps"])
-        learning_rate = scheduled(self.learning_rate, self.schedule, round)
+        learning_rate = scheduled(self.learning_rate, self.schedule, round.number, round.total)
         step = learning_rate * first / self.denominator(state)
-        if self.longest is not None:
-            step = step * (self.longest / max(float(torch.linalg.vector_norm(step)), self.longest))
-        return (params.double() - step).to(params.dtype), state
+        if self.max_step_norm is not None:
+            step = step * (self.max_step_norm / max(norm(step), self.max_step_norm))
+        return moved(params, step), state
 
     def denominator(self, state: dict[str, Any]) -> Vector:
         """Return what the last averaged estimate was divided by: at least ``floor`` in each coordinate."""

@@ -17,18 +17,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from .._types import Vector
+from .._vectors import zeros
 from ..errors import InvalidArgument
-from ..population import Population
-from ..rounds import Estimate, Planned, Round
-from ._shares import share
-from .base import Routine
+from ..questions import Estimate, Population, Question, Round
+from .base import Routine, fraction
 
 
 @dataclass(frozen=True)
-class Averaging:
+class Averaging(Routine):
     """Another routine, with an average of what it reached as the output.
 
     Args:
@@ -43,21 +40,20 @@ class Averaging:
     name: ClassVar[str] = "averaging"
 
     def __post_init__(self) -> None:
-        if isinstance(self.routine, type) or not callable(getattr(self.routine, "step", None)):
+        if not isinstance(self.routine, Routine):
             raise InvalidArgument(
                 f"expected routine to be a routine such as Momentum(learning_rate=0.1), got routine={self.routine!r}"
             )
-        share("start", self.start)
+        fraction("start", self.start)
         if self.decay is not None:
-            share("decay", self.decay)
+            fraction("decay", self.decay)
 
     @property
-    def local_steps(self) -> int:
+    def local_steps(self) -> int:  # type: ignore[override]
         return self.routine.local_steps
 
     def init(self, params: Vector) -> dict[str, Any]:
-        mean = torch.zeros_like(params, dtype=torch.float64)
-        return {"routine": self.routine.init(params), "count": 0, "mean": mean}
+        return {"routine": self.routine.init(params), "count": 0, "mean": zeros(params)}
 
     def step(
         self, state: dict[str, Any], params: Vector, estimate: Estimate, round: Round
@@ -75,11 +71,14 @@ class Averaging:
         mean: Vector = state["mean"]
         return mean.to(params.dtype)
 
-    def releases(self, round: int, population: Population) -> Iterable[Planned]:
-        return self.routine.releases(round, population)
+    def questions(self, round: int, population: Population) -> Iterable[Question]:
+        return self.routine.questions(round, population)
 
     def check(self, population: Population, private: bool) -> None:
         self.routine.check(population, private)
+
+    def overcount(self) -> dict[str, float]:
+        return self.routine.overcount()
 
     def _weight(self, count: int) -> float:
         return 1 / count if self.decay is None else (1 - self.decay) / (1 - self.decay**count)

@@ -1,66 +1,81 @@
 """What a routine does: move the parameters, given a private estimate of the gradient.
 
 Most routines see released values only, so whatever they do costs no privacy; they inherit :class:`PostProcessing`. A
-routine that asks the cohort for more (local steps) says in ``releases`` what that will be.
+routine that asks the cohort for more (local steps) declares that in ``questions``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from dataclasses import is_dataclass
+from numbers import Real
+from typing import Any, ClassVar
 
 from .._types import Vector
-from ..population import Population
-from ..rounds import Estimate, Planned, Round
+from ..errors import InvalidArgument
+from ..questions import Estimate, Population, Question, Round
 
 
-class Routine(Protocol):
+class Routine:
     """A frozen dataclass of settings with a pure ``init`` and ``step``."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def local_steps(self) -> int:
-        """K: points visited in a round; 1 for a routine that moves once."""
-        ...
+    name: ClassVar[str]  # in run files and ledgers
+    local_steps: int  # K: points visited in a round; 1 for a routine that moves once
 
     def init(self, params: Vector) -> dict[str, Any]:
         """Return the state before the first round: tensors and numbers by name."""
-        ...
+        return {}
 
     def step(
         self, state: dict[str, Any], params: Vector, estimate: Estimate, round: Round
     ) -> tuple[Vector, dict[str, Any]]:
         """Return the next parameters, at which gradients will be asked for, and the next state."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} does not define step(state, params, estimate, round)")
 
     def output(self, state: dict[str, Any], params: Vector) -> Vector:
         """Return the model that the run has reached."""
-        ...
-
-    def releases(self, round: int, population: Population) -> Iterable[Planned]:
-        """Return what the routine itself will release in a round."""
-        ...
-
-    def check(self, population: Population, private: bool) -> None:
-        """Raise where the routine cannot work with these clients, or, in a private run, has an infinite radius."""
-        ...
-
-
-class PostProcessing:
-    """A routine that asks for nothing: moves once in a round, releases nothing."""
-
-    local_steps = 1
-
-    def init(self, params: Vector) -> dict[str, Any]:
-        return {}
-
-    def output(self, state: dict[str, Any], params: Vector) -> Vector:
         return params
 
-    def releases(self, round: int, population: Population) -> Iterable[Planned]:
+    def questions(self, round: int, population: Population) -> Iterable[Question]:
+        """Declare what the routine itself will ask in a round."""
         return ()
 
     def check(self, population: Population, private: bool) -> None:
-        pass
+        """Raise where the routine cannot work with these clients, or, in a private run, has an infinite radius."""
+
+    def overcount(self) -> dict[str, float]:
+        """Return by how much the paper's accounting counts the routine's releases too often, by purpose."""
+        return {}
+
+
+class PostProcessing(Routine):
+    """A routine that asks for nothing and moves once in a round."""
+
+    local_steps = 1
+
+
+def check_routine(kind: type[Routine]) -> str:
+    """Return the name of a routine; say what is missing where it cannot be one."""
+    called, missing = f"routine {getattr(kind, '__name__', repr(kind))}", ""
+    if not isinstance(kind, type) or not issubclass(kind, Routine):
+        missing = "it must be a class that inherits diff2.Routine, or diff2.PostProcessing if it asks for nothing"
+    elif not isinstance(getattr(kind, "name", None), str):
+        missing = "it must have a class attribute name, a text by which run files know it"
+    elif kind.step is Routine.step:
+        missing = "it must define step(state, params, estimate, round)"
+    elif not is_dataclass(kind) or not kind.__dataclass_params__.frozen:
+        missing = "it must be a frozen dataclass: put @dataclass(frozen=True) above it"
+    if missing:
+        raise InvalidArgument(f'{called}: {missing}; see CONTRIBUTING.md, "A routine"')
+    return kind.name
+
+
+def fraction(name: str, value: Any) -> None:
+    """Require a number of [0, 1), such as a momentum.
+
+    >>> fraction("momentum", 1.0)
+    Traceback (most recent call last):
+    diff2.errors.InvalidArgument: expected momentum to be at least 0 and below 1, got momentum=1.0
+    """
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
+        raise InvalidArgument(f"expected {name} to be at least 0 and below 1, got {name}={value!r}")

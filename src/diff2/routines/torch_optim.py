@@ -14,17 +14,17 @@ import io
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import torch
-from torch.optim import Optimizer
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .._types import Vector
 from .._validate import nearest, one_of
 from ..errors import InvalidArgument
-from ..rounds import Estimate, Round
+from ..questions import Estimate, Round
 from .base import PostProcessing
-from .schedules import SCHEDULES, scheduled
+from .schedule import SCHEDULES, scheduled
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 KNOWN = (
     "Adam",
@@ -87,7 +87,7 @@ class TorchOptimizer(PostProcessing):
             refuses its options, or does not go on exactly where it was after its state was stored and read back.
     """
 
-    optimizer: str | type[Optimizer]
+    optimizer: str | type
     options: Mapping[str, Any] | None = None
     schedule: str = "constant"
     name: ClassVar[str] = "torch_optim"
@@ -121,7 +121,7 @@ class TorchOptimizer(PostProcessing):
         optimizer.state[point] = copy.deepcopy(state["state"])
         group.update(copy.deepcopy(state["group"]))
         if round is not None:
-            group["lr"] = scheduled(optimizer.defaults["lr"], self.schedule, round)
+            group["lr"] = scheduled(optimizer.defaults["lr"], self.schedule, round.number, round.total)
         point.grad = gradient.clone()
         optimizer.step()
         return point.detach().to(params.dtype), _state_of(optimizer)
@@ -131,7 +131,9 @@ class TorchOptimizer(PostProcessing):
         return make([point], **(self.options or {}))
 
     def _try(self) -> None:
-        """Take a few steps, once at a stretch and once stored and read back in between; refuse what goes wrong."""
+        """Take a few steps, once without a break and once stored and read back in between; refuse what goes wrong."""
+        import torch
+
         called = f"optimizer={self.optimizer!r} with options={self.options!r}"
         straight = torch.tensor([0.5, -0.25], dtype=torch.float64)
         params = straight.clone()
@@ -151,13 +153,15 @@ class TorchOptimizer(PostProcessing):
             raise InvalidArgument(f"{called} makes steps that are not finite; choose a smaller 'lr'")
         if not torch.equal(params, straight):
             raise InvalidArgument(
-                f"{called} goes on differently once its state was stored: it draws random numbers, or keeps numbers "
+                f"{called} takes other steps once its state was stored: it draws random numbers, or keeps numbers "
                 "outside of its state_dict. Choose another"
             )
 
 
 def _name_of(optimizer: Any) -> str:
     """Return the name under which the class is found again, and refuse what is no usable class."""
+    from torch.optim import Optimizer
+
     name = optimizer
     if isinstance(optimizer, type) and issubclass(optimizer, Optimizer):
         name = optimizer.__name__
@@ -188,6 +192,8 @@ def _class_of(name: Any) -> type[Optimizer]:
 
 def _find(name: Any) -> type[Optimizer] | None:
     """Return the class of this name, in torch.optim or in a module that is loaded already: nothing is imported."""
+    from torch.optim import Optimizer
+
     if not isinstance(name, str):
         return None
     module, _, last = name.rpartition(".")
@@ -204,6 +210,8 @@ def _state_of(optimizer: Optimizer) -> dict[str, Any]:
 
 def _stored(state: dict[str, Any]) -> dict[str, Any]:
     """Return the state as a checkpoint gives it back."""
+    import torch
+
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)

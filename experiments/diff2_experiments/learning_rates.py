@@ -1,0 +1,69 @@
+"""The learning-rate search of the paper's appendix: the first rate with which a run survives is taken.
+
+Rates are tried from the largest downwards. A run is stopped as soon as its rate is deemed inappropriate: its train loss
+is no longer a number, or a patience count reaches its end. The count grows by one when the loss is above ``tolerance``
+times the least so far, and starts again from zero when the loss is below the least so far.
+
+A loss above ``DIVERGED`` counts as no number: squared norms of such gradients are infinite in single precision, records
+with such gradients count as zero, and so a run could stand still there and survive.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from diff2._validate import at_least
+from diff2.errors import InvalidArgument
+
+DIVERGED = 1e18
+
+
+@dataclass(frozen=True)
+class RateSearch:
+    """``[tune]``: which rates are tried, and when a run is stopped. The defaults are the paper's.
+
+    >>> RateSearch(rates=4).values()
+    [1.0, 0.5, 0.25, 0.125]
+    """
+
+    first_rate: float = 1.0
+    factor: float = 0.5
+    rates: int = 10
+    every: int = 20  # rounds from one look at the loss to the next
+    patience: int = 5
+    tolerance: float = 1.05
+
+    def __post_init__(self) -> None:
+        for name in ("rates", "every", "patience"):
+            at_least(name, getattr(self, name), 1)
+        for name, good, wanted in (
+            ("first_rate", 0 < self.first_rate < math.inf, "above 0"),
+            ("factor", 0 < self.factor < 1, "between 0 and 1"),
+            ("tolerance", 1 <= self.tolerance < math.inf, "of at least 1"),
+        ):
+            if not good:
+                raise InvalidArgument(f"expected {name} to be a number {wanted}, got {getattr(self, name)!r}")
+
+    def values(self) -> list[float]:
+        """Return the rates, the largest first."""
+        return [self.first_rate * self.factor**i for i in range(self.rates)]
+
+
+class EarlyStopping:
+    """Given the losses of one run, one after the other, says when to stop it."""
+
+    def __init__(self, search: RateSearch):
+        self._search = search
+        self._least = math.inf
+        self._count = 0
+        self.stopped = False
+
+    def __call__(self, loss: float) -> bool:
+        """Take the next loss; return whether the learning rate is inappropriate."""
+        if loss < self._least:
+            self._least, self._count = loss, 0
+        elif loss > self._search.tolerance * self._least:
+            self._count += 1
+        self.stopped = not loss < DIVERGED or self._count >= self._search.patience
+        return self.stopped

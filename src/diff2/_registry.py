@@ -1,0 +1,45 @@
+"""Names under which algorithms, routines and the like are known: our own, and those of other packages.
+
+A package announces its classes as entry points (``[project.entry-points."diff2.algorithms"]``); they are loaded when a
+name is looked up for the first time. ``register`` adds a class by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """A mapping from names to classes that finds those of other packages when it is first read."""
+
+    def __init__(self, group: str, own: Iterable[T], check: Callable[[T], str]):
+        """``check`` returns the name of a class, and raises where something is missing in it."""
+        self._group = group
+        self._check = check
+        self._known: dict[str, T] = {check(one): one for one in own}
+        self._loaded = False
+
+    def register(self, one: T) -> T:
+        """Make a class known by its name; usable as a decorator."""
+        self._known[self._check(one)] = one
+        return one
+
+    def __getitem__(self, name: str) -> T:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def _all(self) -> dict[str, T]:
+        if not self._loaded:
+            self._loaded = True
+            for point in entry_points(group=self._group):
+                self.register(point.load())
+        return self._known

@@ -1,0 +1,106 @@
+"""What an algorithm is: the questions it asks in a round, and how the answers become an estimate of the gradient.
+
+An algorithm is a frozen dataclass that inherits :class:`Algorithm`. It says *once*, in ``questions``, what it asks.
+Pricing, asking, and the check of a site that is asked all derive from that. CONTRIBUTING.md has a skeleton.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
+from typing import Any, ClassVar
+
+from .._types import Vector
+from .._validate import at_least, positive
+from ..errors import InvalidArgument
+from ..privacy.release import REPLACE_ONE
+from ..questions import GRADIENT, Estimate, Population, Question, Round
+from ..routines import Routine
+
+PARTS = ("questions", "estimate")  # what every algorithm must define
+
+
+class Algorithm:
+    """Settings, and what the loop, the planner and the sites need to know."""
+
+    name: ClassVar[str]  # in run files and ledgers
+    adjacency: ClassVar[str] = REPLACE_ONE  # for which neighbouring data sets its releases are priced
+    radii: ClassVar[tuple[str, ...]] = ("clip_gradient",)  # fields that must be finite in a private run
+
+    rounds: int
+    routine: Routine
+
+    def questions(self, round: int, population: Population) -> Iterable[Question]:
+        """Declare what is asked in a round: from public numbers alone."""
+        raise NotImplementedError
+
+    def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
+        """Return the estimate of the gradient at ``round.params``, and the next state."""
+        raise NotImplementedError
+
+    def shares(self) -> Mapping[str, float]:
+        """Return the share of the budget that goes to each purpose; only their proportions matter."""
+        return {GRADIENT: 1.0}
+
+    def check(self, population: Population, private: bool) -> None:
+        """Raise where the settings do not fit these clients, or, in a private run, a radius is infinite."""
+        for name in self.radii if private else ():
+            if math.isinf(getattr(self, name)):
+                raise InvalidArgument(
+                    f"expected {name} to be finite in a private run, got {name}=inf; without clipping no noise hides a "
+                    "record. Choose a radius, or Budget(epsilon=math.inf)"
+                )
+
+    def init(self, params: Vector, population: Population) -> dict[str, Any]:
+        """Return the state before the first round: tensors and numbers by name."""
+        return {}
+
+    def declared(self, round: int, population: Population) -> tuple[Question, ...]:
+        """Return all that is asked in a round, by the algorithm and by its routine."""
+        return (*self.questions(round, population), *self.routine.questions(round, population))
+
+    def __post_init__(self) -> None:
+        at_least("rounds", self.rounds, 1)
+        for name in self.radii:
+            positive(name, getattr(self, name), infinite=True)
+        if not isinstance(self.routine, Routine):
+            raise InvalidArgument(
+                "expected routine to be a diff2.Routine such as GradientDescent(learning_rate=0.1), got "
+                f"routine={self.routine!r}"
+            )
+
+
+def check_algorithm(kind: type[Algorithm]) -> str:
+    """Return the name of an algorithm; say what is missing where it cannot be one.
+
+    >>> class Mine(Algorithm):
+    ...     name = "mine"
+    >>> check_algorithm(Mine)
+    Traceback (most recent call last):
+    diff2.errors.InvalidArgument: algorithm Mine: it must define questions(...); see CONTRIBUTING.md, "An algorithm"
+    """
+    called = f"algorithm {getattr(kind, '__name__', repr(kind))}"
+    missing = ""
+    if not isinstance(kind, type) or not issubclass(kind, Algorithm):
+        missing = "it must be a class that inherits diff2.Algorithm"
+    elif not isinstance(getattr(kind, "name", None), str):
+        missing = "it must have a class attribute name, a text by which run files know it"
+    else:
+        lacking = [part for part in PARTS if getattr(kind, part) is getattr(Algorithm, part)]
+        if lacking:
+            missing = f"it must define {lacking[0]}(...)"
+        elif not is_dataclass(kind) or not kind.__dataclass_params__.frozen:
+            missing = "it must be a frozen dataclass: put @dataclass(frozen=True) above it"
+        elif not {"rounds", "routine"} <= set(kind.__dataclass_fields__):
+            missing = "its fields must include rounds and routine"
+    if missing:
+        raise InvalidArgument(f'{called}: {missing}; see CONTRIBUTING.md, "An algorithm"')
+    return kind.name
+
+
+def above_one(name: str, value: float) -> None:
+    """Require a budget split u > 1: one kind of release gets the share 1/u."""
+    positive(name, value)
+    if value <= 1:
+        raise InvalidArgument(f"expected {name} > 1 (restarts get the share 1/{name}), got {value!r}")

@@ -1,0 +1,152 @@
+"""``diff2 compare``, ``reproduce`` and ``demo``: experiments on public data, which stand beside the library."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .._progress import progress_bar
+from ..errors import Diff2Error
+from .console import command, emit_json, ending
+from .options import DataDir, Json, Quiet, Seed, parse_epsilons, parse_names
+
+PACKAGES = ("diff2_experiments", "joblib", "matplotlib")
+
+COMPARE_HELP = (
+    "Train several algorithms on the same records, budgets and seeds; print a table and draw a figure.\n\n"
+    "The file's \\[algorithm] and \\[routine] are the base; a table \\[compare.NAME] changes it for one method. "
+    "Runs that are in DIR already are not made again, so the same command resumes after Ctrl-C or a crash.\n\n"
+    "A comparison is NOT private: it shows exact losses. Use public data."
+)
+REPRODUCE_HELP = (
+    "Repeat the paper's experiment on a data set: tune every method as its appendix does, and take the best.\n\n"
+    "Writes runs, tables, figures and report.html. Runs that are in DIR already are not made again, so the same "
+    "command resumes after Ctrl-C or a crash, and several processes may share one DIR.\n\n"
+    "Tuning is NOT private: it looks at exact losses. Use public data."
+)
+
+Epsilons = Annotated[str | None, typer.Option(metavar="E,...", help="Budgets; by default the one of \\[privacy].")]
+Seeds = Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ... of noise and starting point.")]
+
+
+def compare(
+    file: Annotated[
+        str, typer.Argument(metavar="NAME|FILE.toml", help="randhie, california, gas, or a file of your own.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs, tables and figures go.")],
+    algorithms: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Methods; by default all \\[compare.NAME] tables.")
+    ] = None,
+    epsilon: Epsilons = None,
+    seeds: Seeds = 5,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, one thread each.")] = 1,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    budgets = None if epsilon is None else parse_epsilons(epsilon)
+    again = ["diff2", "compare", file, *_given({"algorithms": algorithms, "epsilon": epsilon}), "--seeds", seeds]
+    again += ["--out", out]
+    with ending(_resume(again, data_dir, jobs)):
+        _require_packages()
+        from diff2_experiments.comparison import compare as run_comparison
+        from diff2_experiments.comparison_report import document, draw_figures, show, summaries, write_tables
+        from diff2_experiments.files import find_file, read_compare_file
+
+        with progress_bar(label="comparing", unit="runs", show=False if quiet or as_json else None) as report:
+            found = run_comparison(
+                read_compare_file(find_file("compare", file), data_dir), out, names=parse_names(algorithms),
+                epsilons=budgets, seeds=seeds, jobs=jobs, report=report,
+            )  # fmt: skip
+        rows, figures = summaries(found), draw_figures(found)
+        write_tables(found, rows, command(*again))
+        if as_json:
+            emit_json(document(found, rows, figures))
+        elif not quiet:
+            show(found, rows, figures)
+
+
+def reproduce(
+    dataset: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE.toml",
+            help="california_housing, gas_turbine, blog_feedback, covertype, kddcup99, or a file of your own.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs, tables, figures and report.html go.")],
+    epsilon: Epsilons = None,
+    seeds: Seeds = 5,
+    grid: Annotated[str, typer.Option(help="full, or reduced.")] = "full",
+    accounting: Annotated[
+        str | None, typer.Option(metavar="RULE,...", help="paper, exact, or both; by default that of \\[privacy].")
+    ] = None,
+    algorithms: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Methods; by default all \\[tune.NAME] tables.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Settings at the same time, one thread each.")] = 1,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    budgets = None if epsilon is None else parse_epsilons(epsilon)
+    given = _given({"epsilon": epsilon, "accounting": accounting, "algorithms": algorithms})
+    again = ["diff2", "reproduce", "--dataset", dataset, *given, "--seeds", seeds, "--grid", grid, "--out", out]
+    with ending(_resume(again, data_dir, jobs)):
+        _require_packages()
+        from diff2_experiments.files import find_file, read_tune_file
+        from diff2_experiments.findings import document
+        from diff2_experiments.reproduction import reproduce as run_reproduction
+        from diff2_experiments.reproduction_report import show, write_files
+
+        file = read_tune_file(find_file("paper", dataset), data_dir)
+        with progress_bar(label="tuning", unit="runs", show=False if quiet or as_json else None) as report:
+            found, runs = run_reproduction(
+                file, out, names=parse_names(algorithms), epsilons=budgets, accountings=parse_names(accounting),
+                seeds=seeds, grid=grid, jobs=jobs, command=command(*again), report=report,
+            )  # fmt: skip
+        rows, files = write_files(found, runs)
+        if as_json:
+            emit_json(document(found, rows, files))
+        elif not quiet:
+            show(found, rows, files)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where figure and ledgers go.")],
+    epsilon: Annotated[float, typer.Option(help="Budget of each private run.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="Budget of each private run.")] = 1e-5,
+    seed: Seed = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train with and without privacy on built-in data: doctor visits at six sites of the RAND experiment."""
+    with ending():
+        _require_packages("demo", "diff2_experiments", "matplotlib", "statsmodels")
+        from diff2_experiments.demo import run_demo, show
+
+        report = run_demo(out, epsilon=epsilon, delta=delta, seed=seed, progress=False if quiet or as_json else None)
+        if as_json:
+            emit_json(report.to_json())
+        elif not quiet:
+            show(report)
+
+
+def _require_packages(extra: str = "experiments", *names: str) -> None:
+    missing = [name for name in names or PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Diff2Error(f"this command needs {', '.join(missing)}; install with: pip install 'diff2[{extra}]'")
+
+
+def _given(options: dict[str, str | None]) -> list[object]:
+    """Return the options that were given, as words of a command line."""
+    return [word for name, value in options.items() if value is not None for word in (f"--{name}", value)]
+
+
+def _resume(words: list[object], data_dir: Path | None, jobs: int) -> str:
+    """Return what to do after an interruption; where data are and how many jobs concern this machine alone."""
+    local = _given({"data-dir": None if data_dir is None else str(data_dir), "jobs": str(jobs) if jobs > 1 else None})
+    return f"finished runs are kept; resume with: {command(*words, *local)}"

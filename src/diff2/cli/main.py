@@ -1,0 +1,201 @@
+"""The command line: ``diff2 train``, ``plan``, ``account``, ``compare``, ``demo``, ``data``.
+
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 the privacy budget would be exceeded, 130 interrupted. What a command
+needs is imported when it runs, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .._numbers import epsilon_text
+from .._version import __version__
+from .console import command, emit_json, ending
+from .data import data_app
+from .experiments import COMPARE_HELP, REPRODUCE_HELP, compare, demo, reproduce
+from .federate import federate_app
+from .options import DataDir, Json, Quiet, RunToml, Seed
+from .reports import account_document, show_account, show_preview, show_run
+
+app = typer.Typer(
+    name="diff2",
+    help="Train models on private records of several owners, under differential privacy, with DIFF2.",
+    epilog="Example: diff2 demo --out diff2-demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.add_typer(data_app)
+app.add_typer(federate_app)
+
+
+def main() -> None:
+    """Entry point of the command ``diff2``."""
+    app()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"diff2 {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(epilog="Example: diff2 train run.toml --out runs/first")
+def train(
+    run_file: RunToml,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where model, ledger and result go.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in DIR after a crash.")] = False,
+    seed: Seed = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train the model that a run file describes, within its privacy budget."""
+    again = ["--seed", seed] if seed is not None else []
+    again += ["--data-dir", data_dir] if data_dir is not None else []
+    advice = f"resume with: {command('diff2', 'train', run_file, '--out', out, '--resume', *again)}"
+    with ending(advice):
+        from ..runfile.reader import read_run_file
+        from ..runfile.run import FILES, train_run_file
+
+        progress = False if quiet or as_json else None
+        run = train_run_file(read_run_file(run_file, data_dir), out, resume=resume, seed=seed, progress=progress)
+        if as_json:
+            files = {name: str(run.directory / name) for name in FILES}
+            emit_json({**run.document, "directory": str(run.directory), "files": files})
+        elif not quiet:
+            show_run(run)
+
+
+PLAN_HELP = (
+    "Say how much noise a budget needs and what to expect of it, without touching any data.\n\n"
+    "Options override the run file. With --step-length, the noise in the gradient estimate of DP-GD and of DIFF2 is "
+    "predicted, and a better restart interval T and budget split are suggested. Without it, that is done for several "
+    "values of rho, the clipping radius of a difference over that of a gradient."
+)
+
+
+@app.command(
+    help=PLAN_HELP,
+    epilog="Example: diff2 plan --epsilon 3 --delta 1e-5 --rounds 2000 --restart-interval 20 --sizes 1651x10",
+)
+def plan(
+    sizes: Annotated[str, typer.Option(metavar="N,N,...", help="Records of each client: 1651x10 or 1651,1200.")],
+    run_file: Annotated[Path | None, typer.Argument(metavar="RUN.toml", help="Take settings from a run file.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Budget; inf for no noise.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Budget; well below 1 / records.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="R.")] = None,
+    restart_interval: Annotated[int | None, typer.Option(help="T; 1, the default, is DP-GD.")] = None,
+    clip_gradient: Annotated[float | None, typer.Option(help="C_1; default 1.")] = None,
+    clip_smoothness: Annotated[float | None, typer.Option(help="C_2; default 1.")] = None,
+    budget_split: Annotated[float | None, typer.Option(help="u; default 1.25.")] = None,
+    accounting: Annotated[str | None, typer.Option(help="exact (default) or paper.")] = None,
+    weighting: Annotated[str | None, typer.Option(help="clients (default) or records.")] = None,
+    unit: Annotated[str | None, typer.Option(help="What is protected: record (default), group or client.")] = None,
+    clients_per_round: Annotated[
+        int | None, typer.Option(help="Clients that take part in a round; default all.")
+    ] = None,
+    dimension: Annotated[int | None, typer.Option(min=1, help="Number of parameters of the model.")] = None,
+    step_length: Annotated[
+        float | None, typer.Option(help="Typical distance of two iterates: step_norm in an earlier history.csv.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say how much noise a budget needs and what to expect of it, without touching any data."""
+    counts = parse_sizes(sizes)
+    if run_file is None and None in (epsilon, delta, rounds):
+        raise typer.BadParameter("give a RUN.toml, or all of --epsilon, --delta and --rounds")
+    options = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "rounds": rounds,
+        "restart_interval": restart_interval,
+        "clip_gradient": clip_gradient,
+        "clip_smoothness": clip_smoothness,
+        "budget_split": budget_split,
+        "accounting": accounting,
+        "weighting": weighting,
+        "unit": unit,
+        "clients_per_round": clients_per_round,
+    }
+    with ending():
+        from ..runfile.preview import preview
+        from ..runfile.reader import read_run_file
+
+        run = None if run_file is None else read_run_file(run_file)
+        found = preview(counts, run, options, step_length=step_length, dimension=dimension)
+        if as_json:
+            emit_json(found.to_json())
+        else:
+            show_preview(found)
+
+
+@app.command(epilog="Example: diff2 account runs/first/ledger.jsonl --delta 1e-6")
+def account(
+    ledger_file: Annotated[Path, typer.Argument(metavar="LEDGER", help="A ledger.jsonl, or the directory of a run.")],
+    delta: Annotated[float | None, typer.Option(help="At this delta; by default the one of the run's budget.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Recompute what a run cost, from its ledger and nothing else."""
+    with ending():
+        from ..errors import BudgetExceeded, LedgerError
+        from ..privacy.budget import Budget
+        from ..privacy.ledger import Ledger
+
+        path = ledger_file / "ledger.jsonl" if ledger_file.is_dir() else ledger_file
+        ledger = Ledger.read(path)
+        try:
+            budget = Budget(float(ledger.header["budget"]["epsilon"]), ledger.delta)
+            ledger.guarantee()
+        except (KeyError, TypeError, ValueError) as error:
+            raise LedgerError(f"{path}, line 1: the ledger's header is damaged ({error!r})") from None
+        at = budget.delta if delta is None else Budget(budget.epsilon, delta).delta
+        if as_json:
+            emit_json(account_document(ledger, at))
+        else:
+            show_account(ledger, path, at)
+        if ledger.epsilon() > budget.epsilon:
+            raise BudgetExceeded(
+                f"{path} holds releases worth epsilon={epsilon_text(ledger.epsilon())} at delta={budget.delta:g}, more "
+                f"than its budget of {budget.epsilon:g}"
+            )
+
+
+app.command(
+    help=COMPARE_HELP,
+    epilog="Example: diff2 compare randhie --algorithms dpgd,diff2 --seeds 3 --out compared",
+)(compare)
+app.command(
+    help=REPRODUCE_HELP,
+    epilog="Example: diff2 reproduce --dataset california_housing --grid reduced --seeds 1 --data-dir data --out found",
+)(reproduce)
+app.command(epilog="Example: diff2 demo --out diff2-demo")(demo)
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Return client sizes from ``"1651x10"``, ``"1651,1200"`` or a mixture.
+
+    >>> parse_sizes("100x3,250")
+    [100, 100, 100, 250]
+    """
+    sizes: list[int] = []
+    for part in text.split(","):
+        size, _, times = part.strip().partition("x")
+        if not size.isdecimal() or (times and not times.isdecimal()) or part.strip().endswith("x"):
+            raise typer.BadParameter(f"expected sizes like 1651x10 or 1651,1200, got {text!r}", param_hint="--sizes")
+        sizes += [int(size)] * int(times or 1)
+    return sizes

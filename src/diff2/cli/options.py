@@ -1,0 +1,36 @@
+"""Options that several commands have, and how lists are written on a command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no report; only warnings and errors.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Make the noise repeatable. The run is then NOT private.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Look up tables there, too, if they are not beside the run file; then in $DIFF2_DATA."
+    ),
+]
+RunToml = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file: data, model, algorithm and budget.")]
+
+
+def parse_epsilons(text: str) -> list[float]:
+    """Return budgets from ``"1,3"``.
+
+    >>> parse_epsilons("0.5, 3")
+    [0.5, 3.0]
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"expected numbers like 1,3, got {text!r}", param_hint="--epsilon") from None
+
+
+def parse_names(text: str | None) -> list[str] | None:
+    """Return the names of ``"a,b"``; None where none are given."""
+    return None if text is None else [word.strip() for word in text.split(",")]

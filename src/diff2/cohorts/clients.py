@@ -1,0 +1,126 @@
+"""The clients' records, checked before anything else happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._types import Loss
+from ..errors import InvalidArgument
+from ..models.losses import cross_entropy
+
+
+class Client(NamedTuple):
+    """One client's records."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    @property
+    def size(self) -> int:
+        return self.inputs.shape[0]
+
+
+def as_clients(clients: Any, loss: Loss, *, dtype: torch.dtype, device: torch.device) -> list[Client]:
+    """Return checked clients from pairs of arrays; a single pair is one client.
+
+    Floating-point inputs get ``dtype``. Nothing is reordered, dropped or filled in.
+    """
+    if isinstance(clients, tuple) and len(clients) == 2 and not _is_pair(clients[0]):
+        clients = [clients]
+    if not isinstance(clients, Sequence) or not clients:
+        raise InvalidArgument(
+            f"expected clients to be a non-empty list of (inputs, targets) pairs, got {type(clients).__name__}"
+        )
+    checked = [_as_client(f"clients[{i}]", pair, loss, dtype, device) for i, pair in enumerate(clients)]
+    first = checked[0]
+    for i, client in enumerate(checked):
+        for part, mine, theirs in zip(Client._fields, client, first, strict=True):
+            if mine.shape[1:] != theirs.shape[1:] or mine.dtype != theirs.dtype:
+                raise InvalidArgument(
+                    f"{part} of clients[{i}] have shape {tuple(mine.shape)} and type {mine.dtype}, those of clients[0] "
+                    f"{tuple(theirs.shape)} and {theirs.dtype}; all clients must hold the same columns"
+                )
+    return checked
+
+
+def as_groups(groups: Any, clients: Sequence[Client]) -> list[Tensor]:
+    """Return for each client one whole number per record, the same for records of one group.
+
+    Args:
+        groups: for each client an array of numbers or texts, one per record; for a single client also its array alone.
+    """
+    if len(clients) == 1 and not (isinstance(groups, list | tuple) and len(groups) == 1 and np.ndim(groups[0]) == 1):
+        groups = [groups]
+    if not isinstance(groups, list | tuple) or len(groups) != len(clients):
+        raise InvalidArgument(
+            f"expected groups to be a list with one array for each of the {len(clients)} clients, got "
+            f"{type(groups).__name__}" + (f" of {len(groups)}" if hasattr(groups, "__len__") else "")
+        )
+    numbers = []
+    for p, (given, client) in enumerate(zip(groups, clients, strict=True)):
+        values = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
+        if values.shape != (client.size,):
+            raise InvalidArgument(
+                f"groups[{p}] has shape {values.shape}, its client {client.size} records; give one group per record"
+            )
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise InvalidArgument(f"groups[{p}] holds records without a group; give each record one")
+        numbers.append(torch.from_numpy(np.unique(values, return_inverse=True)[1].astype(np.int64)))
+    return numbers
+
+
+def as_pair(name: str, pair: Any, loss: Loss, *, dtype: torch.dtype, device: torch.device) -> Client:
+    """Return one checked pair, for example held-out records."""
+    return _as_client(name, pair, loss, dtype, device)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and not isinstance(value[0], int | float)
+
+
+def _as_client(name: str, pair: Any, loss: Loss, dtype: torch.dtype, device: torch.device) -> Client:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise InvalidArgument(f"expected {name} to be a pair (inputs, targets), got {type(pair).__name__}")
+    inputs = _as_tensor(f"inputs of {name}", pair[0], dtype, device)
+    targets = _as_tensor(f"targets of {name}", pair[1], dtype, device)
+    if inputs.dim() == 0 or targets.dim() == 0 or inputs.shape[0] == 0:
+        raise InvalidArgument(f"{name} holds no record; leave the client out, or check how its data was read")
+    if inputs.shape[0] != targets.shape[0]:
+        raise InvalidArgument(
+            f"{name} has {inputs.shape[0]} inputs and {targets.shape[0]} targets; each record needs one of both"
+        )
+    if loss is cross_entropy:
+        if targets.dtype.is_floating_point or targets.dtype == torch.bool:
+            raise InvalidArgument(
+                f"expected whole class numbers as targets of {name} for the loss 'cross_entropy', got {targets.dtype}; "
+                "convert them with targets.long()"
+            )
+        targets = targets.long()
+    return Client(inputs, targets)
+
+
+def _as_tensor(name: str, values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    if hasattr(values, "to_numpy"):
+        values = values.to_numpy()
+    if isinstance(values, np.ndarray) and not values.flags.writeable:
+        values = values.copy()  # PyTorch cannot share memory that must not be written to
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidArgument(f"{name} cannot be made a tensor: {error}; give an array of numbers") from None
+    tensor = tensor.detach().to(device)
+    if tensor.dtype.is_floating_point:
+        bad = int((~torch.isfinite(tensor)).sum())
+        if bad:
+            raise InvalidArgument(
+                f"{name} hold NaN or infinite values; remove or fill them in at the client before training"
+            )
+        tensor = tensor.to(dtype)
+        if not torch.isfinite(tensor).all():
+            raise InvalidArgument(f"{name} hold values too large for {dtype}; scale them, or train in float64")
+    return tensor.contiguous()

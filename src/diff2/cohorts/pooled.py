@@ -1,0 +1,147 @@
+"""All clients in this process, their records in one pass: the fast cohort."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._types import Vector
+from ..gradients import Engine, Evaluation, FeatureCache, Masks, Records, rounding_allowance
+from ..privacy import BoundedMean, NoiseSource
+from ..questions import ALL, Population, Question
+from .bounds import bounded, client_rounding, zero_mean
+from .clients import Client
+from .draws import asked_clients, by_group, clipped, drawn_masks, drawn_rows
+
+
+class _Part(NamedTuple):
+    """Records that go through the engine together, and what is kept of them."""
+
+    records: Records  # weights relative to the heaviest
+    cache: FeatureCache | None = None
+
+
+class LocalCohort:
+    """All clients in this process. They go through the engine in one pass, with one weight per record."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        clients: Sequence[Client],
+        population: Population | None = None,
+        *,
+        source: NoiseSource | None = None,
+        stochastic: bool = False,
+        groups: Sequence[Tensor] | None = None,
+    ):
+        """Put the clients' records together.
+
+        Args:
+            population: how they weigh and what is protected; by default records, with clients that weigh alike.
+            source: of batches and masks, which must stay secret.
+            stochastic: the model drops units at random.
+            groups: for each client a number for each record; the records of one number are protected together.
+        """
+        sizes = tuple(client.size for client in clients)
+        self._population = Population(sizes) if population is None else population
+        self._engine = engine
+        self._source = source
+        self._stochastic = stochastic
+        self._offsets = np.cumsum([0, *sizes])
+        everyone = tuple(range(len(sizes)))
+        weights = self._population.weights(everyone)
+        self._heaviest = max(weights)
+        self.records = Records(
+            _joined([client.inputs for client in clients]),
+            _joined([client.targets for client in clients]),
+            self._weights(sizes, [weight / self._heaviest for weight in weights]),
+        )
+        whole = [self.records] if groups is None else by_group(self.records, groups, self._offsets)
+        self._whole = [_Part(records, FeatureCache()) for records in whole]
+        self._by_client = [_Part(self._of_client(p), FeatureCache()) for p in everyone]
+
+    @property
+    def population(self) -> Population:
+        return self._population
+
+    def answer(self, question: Question) -> BoundedMean:
+        if question.radius == 0:  # equal iterates: the difference is zero for every data set
+            return zero_mean(self._population, question)
+        masks = drawn_masks(self._source, question) if self._stochastic else None
+        if self._population.unit == "client":
+            value, rounding = self._mean_of_clients(question, masks), client_rounding(self._population)
+        else:
+            parts, heaviest = self._parts(question)
+            sums = [self._engine.clipped_sum(question, part.records, cache=part.cache, masks=masks) for part in parts]
+            value, rounding = self._added(sums).mul_(heaviest), rounding_allowance(self._engine.flat.dtype)
+        return bounded(self._population, question, value, rounding)
+
+    def exact_gradient(self, params: Vector) -> Vector:
+        """Return the mean gradient without clipping and noise. **Leaks**: for experiments on public data only."""
+        question = Question.gradient(np.inf).at(0, params)
+        masks = Masks(b"exact") if self._stochastic else None
+        return self._added(
+            [self._engine.clipped_sum(question, part.records, masks=masks) for part in self._whole]
+        ).mul_(self._heaviest)
+
+    def evaluate(self, params: Vector) -> Evaluation | None:
+        """Return exact losses, hits and mean gradient, where the engine has them from one pass. **Leaks**."""
+        found = self._engine.evaluate(params, self.records, cache=self._whole[0].cache)
+        return None if found is None else found._replace(gradient=found.gradient * self._heaviest)
+
+    def _parts(self, question: Question) -> tuple[list[_Part], float]:
+        """Return the records a question is about, and the weight of the heaviest of them."""
+        population, batch = self._population, question.batch
+        if batch == ALL and population.everyone:
+            return self._whole, self._heaviest
+        population.check(batch)
+        clients = population.participants(question.round) if batch.clients is None else batch.clients
+        weights = population.weights(clients, batch)
+        chosen = [self._offsets[p] + drawn_rows(population, p, question, self._source) for p in clients]
+        heaviest = max(weights)
+        rows = torch.from_numpy(np.concatenate(chosen)).to(self.records.inputs.device)
+        records = Records(
+            self.records.inputs[rows],
+            self.records.targets[rows],
+            self._weights([len(part) for part in chosen], [weight / heaviest for weight in weights]),
+        )
+        return ([_Part(records)] if len(rows) else []), heaviest
+
+    def _mean_of_clients(self, question: Question, masks: Masks | None) -> Vector:
+        """Return the mean over clients of the clients' mean vectors, each clipped to the radius."""
+        clients = asked_clients(self._population, question, self._source)
+        unclipped, value = replace(question, radius=np.inf), self._added([])
+        for p in clients:
+            part = self._by_client[p]
+            total = self._engine.clipped_sum(unclipped, part.records, cache=part.cache, masks=masks)
+            value += clipped(total / self._population.sizes[p], float(question.radius))  # type: ignore[arg-type]
+        return value / len(clients)
+
+    def _of_client(self, p: int) -> Records:
+        start, end = self._offsets[p], self._offsets[p + 1]
+        inputs, targets, weights = (part[start:end] for part in self.records)
+        return Records(inputs, targets, torch.ones_like(weights))
+
+    def _weights(self, counts: Sequence[int], weights: Sequence[float]) -> Tensor:
+        flat = self._engine.flat
+        parts = [
+            torch.full((count,), weight, dtype=flat.dtype, device=flat.device)
+            for count, weight in zip(counts, weights, strict=True)
+        ]
+        return torch.cat(parts)
+
+    def _added(self, sums: list[Vector]) -> Vector:
+        flat = self._engine.flat
+        value = sums[0] if sums else torch.zeros(len(flat), dtype=torch.float64, device=flat.device)
+        for other in sums[1:]:
+            value += other
+        return value
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

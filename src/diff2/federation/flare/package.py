@@ -1,0 +1,169 @@
+"""What a real deployment needs, one folder per party: FLARE's provisioning input, the job, and instructions.
+
+A package is written from the run file alone, without any record or setting of a site. Once it is provisioned it holds
+secrets: the private key in each party's kit, and the root key in ``authority``, which stays with the organiser.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from ...errors import InvalidArgument
+from ...runfile.reader import FederationSettings, RunFile
+from ..agreement import Agreement
+from ..from_run_file import has_data_at_sites, public_agreement, require_sites
+from ..server.job import JobSpec
+from .job import NAME, write_job
+from .provisioning import Parties, project_description, provision
+
+SITE_FILE = """\
+# Settings of this site. They stay here: nobody else needs to see this file.
+[data]
+file = "records.csv"             # CSV, CSV.gz, Parquet, .npz; or entry_point = "module:function"
+# columns = {{ {columns} }}    # agreed name = name at this site, where they differ
+
+[policy]
+epsilon = {epsilon!r}                    # limit on the sum over all runs this site ever takes part in
+delta = {delta!r}
+algorithms = ["{algorithm}"]
+# smallest_size = 500            # take part only with at least this many records
+# reported_size = 1200           # train on the first 1200 records, and report this number
+# require_own_noise = true       # take part only where the sites add the noise themselves
+
+[site]
+directory = "diff2-site"         # for its ledger, site.log, and keys of unfinished runs
+"""
+INSTALL = "Install `pip install 'diff2[federation]'`, the same version as everybody else."
+READMES = {
+    "server": f"""\
+# The server: {{server}}
+
+{INSTALL} You have {{kit}}. Open port {{port}} to the
+sites and port {{admin_port}} to the admin. Start it, and leave it running:
+
+    diff2 federate join kit
+
+The run is in `kit/{{directory}}`: ledger, checkpoint, model. `diff2 federate status kit/{{directory}}` shows its
+progress. Back it up: a run whose ledger or checkpoint is lost cannot be resumed.
+""",
+    "admin": f"""\
+# The admin: {{admin}}
+
+You have `job/{NAME}`, which holds no code, and {{kit}}. Once the server and the sites are running:
+
+    diff2 federate submit job/{NAME} --kit kit
+
+If a job stops, because a process died or a site did not answer, a new job resumes the run from its checkpoint, at most
+`--restarts` times.
+""",
+    "site": f"""\
+# The site: {{site}}
+
+{INSTALL} You have `run.toml`, which says what is trained and
+under which guarantee; `site.toml`, **yours to edit**, for where your table is and what you agree to; and {{kit}}.
+Nobody else gets your `site.toml`, your key (`kit/startup/client.key`), or a record.
+
+    diff2 federate join kit --site site.toml
+    diff2 federate ledger site.toml
+
+The kit connects to {{server}}:{{port}}; you need not open a port. Use `join`, not the kit's `startup/start.sh`:
+otherwise FLARE's client answers an admin's `cat`, `ls` and `grep` with any file it can read.
+""",
+    "organiser": """\
+# What goes to whom
+
+Give each party its own folder and no other, over a channel that you would trust with a private key.
+
+| folder | goes to |
+| --- | --- |
+| `server/` | {server} |
+| `admin/` | {admin} |
+{sites}| `project.yml` | stays with you |
+{rest}""",
+}
+
+
+def write_package(
+    run: RunFile, out: Path, parties: Parties, *, directory: str = "runs/run", with_kits: bool = False
+) -> dict[str, Path]:
+    """Write a package; return the folder of every party.
+
+    Args:
+        out: must not exist, or be empty.
+        parties: the names; the sites are those of the run file.
+        directory: of the run, relative to the server's kit.
+        with_kits: run FLARE's provisioning, so that every folder holds a kit with certificates.
+    """
+    agreement, settings = packageable(run), run.federation or FederationSettings()
+    if out.exists() and any(out.iterdir()):
+        raise InvalidArgument(f"{out} is not empty; choose another directory for the package")
+    if parties.server in parties.sites or parties.admin in parties.sites:
+        raise InvalidArgument("server, admin and sites need different names")
+    folders = {"server": out / "server", "admin": out / "admin"} | {s: out / "sites" / s for s in parties.sites}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+        shutil.copyfile(run.path, folder / "run.toml")
+    spec = JobSpec(agreement, parties.sites, Path(directory), settings.timeout, settings.minimum_sites)
+    write_job(folders["admin"] / "job", [spec], start_timeout=settings.start_timeout)
+    for site in parties.sites:
+        (folders[site] / "site.toml").write_text(_site_file(agreement), encoding="utf-8")
+    _provision(out, folders, parties, with_kits)
+    _write_readmes(out, folders, parties, directory, with_kits)
+    return folders
+
+
+def packageable(run: RunFile) -> Agreement:
+    """Return the agreement of a run whose tables are at its sites; refuse any other run."""
+    if not has_data_at_sites(run):
+        raise InvalidArgument(
+            f"{run.path}: [data] names tables on this machine; for a deployment it describes columns only, and every "
+            "site's own site.toml says where its table is"
+        )
+    require_sites(() if run.federation is None else run.federation.sites)
+    return public_agreement(run)
+
+
+def check_directory(directory: str) -> None:
+    """Refuse a directory whose files the admin could not read."""
+    path = PurePosixPath(directory)
+    if path.is_absolute() or ".." in path.parts or not directory.strip():
+        raise InvalidArgument(f"expected the run's directory to be a path below the server's kit, got {directory!r}")
+
+
+def _site_file(agreement: Agreement) -> str:
+    names = [*agreement.encoding.inputs, agreement.encoding.target]
+    return SITE_FILE.format(
+        columns=", ".join(f'{name} = "{name}"' for name in names if name.isidentifier()),
+        epsilon=agreement.privacy.epsilon,
+        delta=agreement.privacy.delta,
+        algorithm=agreement.algorithm.name,
+    )
+
+
+def _provision(out: Path, folders: Mapping[str, Path], parties: Parties, with_kits: bool) -> None:
+    """Write FLARE's provisioning input; make the kits and move each to its party, so that only the root key is left."""
+    import yaml  # type: ignore[import-untyped]
+
+    project = project_description(parties)
+    (out / "project.yml").write_text(yaml.safe_dump(project, sort_keys=False), encoding="utf-8")
+    if with_kits:
+        kits = provision(out / "authority", project, parties)
+        for name, kit in {"server": kits.server, "admin": kits.admin, **kits.sites}.items():
+            shutil.move(kit, folders[name] / "kit")
+        shutil.rmtree(kits.server.parent)
+
+
+def _write_readmes(out: Path, folders: Mapping[str, Path], parties: Parties, directory: str, with_kits: bool) -> None:
+    values = parties._asdict() | {
+        "kit": "`kit/`" if with_kits else "the kit that FLARE's provisioning makes for you (put it here as `kit/`)",
+        "directory": directory,
+        "sites": "".join(f"| `sites/{site}/` | {site} |\n" for site in parties.sites),
+        "rest": "| `authority/` | nobody: it holds the root's private key, with which anybody could join |\n"
+        if with_kits
+        else "\nKits: `nvflare provision -p project.yml -w authority`, then give each kit to its party.\n",
+    }
+    for name, folder in {"organiser": out, **folders}.items():
+        text = READMES[name if name in READMES else "site"].format(**values, site=name)
+        (folder / "README.md").write_text(text, encoding="utf-8")

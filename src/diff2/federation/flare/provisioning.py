@@ -1,0 +1,138 @@
+"""Provisioning: startup kits with certificates, made by FLARE, and secure settings for each party's own kit.
+
+FLARE's jobs and snapshots, by default in the temporary folder of the machine, go to a given folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..._files import write_json
+from .job import CLASSES
+
+ADMIN = "admin@diff2.local"
+SERVER = "localhost"  # the name in its certificate, and the only address it listens on
+ORGANISATION = "diff2"
+PROJECT = "diff2"
+
+
+class Kits(NamedTuple):
+    """The folders of the startup kits."""
+
+    server: Path
+    admin: Path
+    sites: dict[str, Path]
+
+
+class Parties(NamedTuple):
+    """Who takes part, under which names, and the address of the server."""
+
+    sites: tuple[str, ...]
+    server: str = SERVER  # its host name: in its certificate, and where sites connect to
+    admin: str = ADMIN
+    organisations: tuple[str, ...] = ()  # of the sites, in the same order; by default each is its own
+    organisation: str = ORGANISATION  # of server and admin
+    port: int = 8002
+    admin_port: int = 8003
+
+
+def project_description(parties: Parties, name: str = PROJECT) -> dict[str, Any]:
+    """Return FLARE's provisioning input: a server, one participant per site, and an admin, who submits jobs."""
+    organisations = parties.organisations or parties.sites
+    return {
+        "api_version": 3,
+        "name": name,
+        "description": "training with differential privacy over sites that keep their records",
+        "participants": [
+            {
+                "name": parties.server,
+                "type": "server",
+                "org": parties.organisation,
+                "default_host": parties.server,
+                "fed_learn_port": parties.port,
+                "admin_port": parties.admin_port,
+            },
+            *(
+                {"name": site, "type": "client", "org": re.sub(r"[^A-Za-z0-9_]", "_", organisation)}
+                for site, organisation in zip(parties.sites, organisations, strict=True)
+            ),
+            {"name": parties.admin, "type": "admin", "org": parties.organisation, "role": "project_admin"},
+        ],
+        "builders": [
+            {
+                "path": "nvflare.lighter.impl.workspace.WorkspaceBuilder",
+                "args": {"template_file": ["master_template.yml"]},
+            },
+            {"path": "nvflare.lighter.impl.static_file.StaticFileBuilder", "args": {"config_folder": "config"}},
+            {"path": "nvflare.lighter.impl.cert.CertBuilder"},
+            {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
+        ],
+    }
+
+
+def provision(workspace: Path, project: dict[str, Any], parties: Parties) -> Kits:
+    """Run FLARE's provisioning: one startup kit per party, and the root key, all in ``workspace``."""
+    from nvflare.lighter.prov_utils import prepare_builders
+    from nvflare.lighter.provision import prepare_project
+    from nvflare.lighter.provisioner import Provisioner
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        Provisioner(str(workspace), prepare_builders(project)).provision(prepare_project(project))
+    root = workspace / project["name"] / "prod_00"
+    return Kits(root / parties.server, root / parties.admin, {site: root / site for site in parties.sites})
+
+
+def provision_locally(workspace: Path, sites: Sequence[str]) -> Kits:
+    """Make startup kits for a server and its sites on this machine."""
+    port, admin_port = free_ports(2)
+    parties = Parties(tuple(sites), organisations=(ORGANISATION,) * len(sites), port=port, admin_port=admin_port)
+    kits = provision(workspace, project_description(parties), parties)
+    for kit in (kits.server, *kits.sites.values()):
+        harden(kit, workspace)
+    return kits
+
+
+def harden(kit: Path, storage: Path) -> None:
+    """Write secure settings to a kit's folder ``local``, unless the party has written its own.
+
+    Only the classes of our jobs may be instantiated, no logs are streamed, and FLARE's files go to ``storage``. Nobody,
+    whatever their role, may read a site's files or send it code.
+    """
+    (kit / "transfer").mkdir(exist_ok=True)
+    if not (kit / "local" / "resources.json").exists():
+        _set_resources(kit, storage)
+    permissions = kit / "local" / "authorization.json"
+    if not permissions.exists() and (kit / "startup" / "fed_client.json").exists():
+        fields = json.loads(permissions.with_name("authorization.json.default").read_text(encoding="utf-8"))
+        allowed = {"submit_job": "any", "manage_job": "any", "view": "any", "operate": "any"}
+        fields["permissions"] = {"project_admin": {**allowed, "shell_commands": "none", "byoc": "none"}}
+        write_json(permissions, fields)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return free ports of 127.0.0.1."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _set_resources(kit: Path, storage: Path) -> None:
+    fields: dict[str, Any] = json.loads((kit / "local" / "resources.json.default").read_text(encoding="utf-8"))
+    fields["class_allow_list"] = list(CLASSES)
+    fields["allow_log_streaming"] = False  # FLARE would send a site's errors, which may quote records, to the server
+    fields["components"] = [component for component in fields["components"] if component["id"] != "site_log_streamer"]
+    if "snapshot_persistor" in fields:
+        fields["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
+    for component in fields["components"]:
+        if component["id"] == "job_manager":
+            component["args"]["uri_root"] = str(storage / "jobs")
+    write_json(kit / "local" / "resources.json", fields)

@@ -1,0 +1,222 @@
+r"""The noise a site adds to its own part of a release, on an integer grid.
+
+A release is a weighted sum of the sites' parts, :math:`\sum_p a_p`, and needs noise of deviation
+:math:`\tau = z\,(\text{sensitivity} + \text{rounding})` from the honest sites. A site sends
+
+.. math::
+    k_p = \mathrm{rint}(a_p / g) + \mathrm{rint}(\xi_p / g), \qquad \xi_p \sim N(0, \tau^2 / h),
+
+whole numbers of grid steps g, a power of two about :math:`2^{-32} \tau` computed from public numbers; their sum is
+exact (``privacy/trust.py`` defines h). Replacing a record changes one site's part, and rounding moves each of its
+coordinates by at most half a step: :math:`\tau` includes this, as in ``privacy/mechanism.py``. By itself,
+:math:`k_p` is a rounded Gaussian release. The sum of h rounded Gaussians is distributed as one Gaussian of deviation
+:math:`\tau` plus h - 1 independent uniform numbers of [-g/2, g/2], rounded, except with a probability below
+:math:`\exp(-s^2)` with :math:`s = \tau / (g \sqrt h) > 2^{32} / \sqrt h` (the characteristic functions agree up to
+aliases of that size); and post-processing of a Gaussian release costs nothing.
+
+The noise is a stream keyed by a secret of the site and the run, labelled by round, purpose and step. So a request that
+is sent twice gets the same bytes, and the site's ledger prevents a different answer under the same label.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ...cohorts.bounds import bounded, combined_rounding
+from ...cohorts.per_client import ClientSums
+from ...errors import InvalidArgument, LedgerError
+from ...gradients import rounding_allowance
+from ...planning import Plan
+from ...privacy import BoundedMean, NoiseSource, Release, combined
+from ...privacy.mechanism import leaf_steps, noise_scale
+from ...privacy.release import FULL
+from ...privacy.trust import honest_among
+from ...questions import Population, Question
+from ..agreement import Agreement
+from ..faults import Refusal
+from ..wire.request import Request
+
+TOLERANCE = 1e-9  # fraction by which a multiplier may be below the plan's: two machines may round differently
+TAIL = 12.0  # deviations; the noise is longer than sqrt(d) + TAIL of them with a probability below exp(-TAIL^2/2)
+MAX_TOTAL = 2.0**62  # of a sum of whole numbers
+
+
+def check_trust(agreement: Agreement, sites: int) -> None:
+    """Refuse agreements that are not sound where sites add their own noise."""
+    trust = agreement.trust
+    if trust.noise == "server":
+        return
+    trust.honest_of(sites)
+    if not agreement.privacy.budget.private:
+        raise InvalidArgument("trust='sites' needs a finite epsilon: without noise there is nothing to add")
+    if agreement.run.client_order == "random" and agreement.run.clients_per_round not in (None, sites):
+        raise InvalidArgument(
+            "client_order='random' assumes that nobody knows who takes part; the server does, and with trust='sites' "
+            "it is not trusted. Use client_order='round_robin'"
+        )
+
+
+class NoiseScale(NamedTuple):
+    """The noise of a release, and of each site's part of it. Computed from public numbers alone."""
+
+    mean: BoundedMean  # what is released, without its value
+    std: float  # tau, of the noise of all honest sites; in a tree: of a node
+    grid: float
+    clients: tuple[int, ...]  # that are asked
+    honest: int  # h
+
+    @property
+    def site_std(self) -> float:
+        """Deviation of the noise that one site adds."""
+        return self.std / math.sqrt(self.honest)
+
+
+def pending(population: Population, question: Question) -> BoundedMean:
+    """Return the answer to a question with its sensitivity; its value is still at the sites."""
+    return bounded(population, question, None, combined_rounding(population, question))
+
+
+def scale_of(population: Population, request: Request, honest: int) -> NoiseScale:
+    """Return how much noise a release needs, if at least ``honest`` of all sites are honest."""
+    try:
+        mean = combined([(weight, pending(population, question)) for weight, question in request.parts])
+    except LedgerError as error:
+        raise InvalidArgument(str(error)) from None
+    if not 0 < mean.release.sensitivity < math.inf:
+        raise InvalidArgument(f"no noise can hide a record in a release of sensitivity {mean.release.sensitivity}")
+    std, grid = noise_scale(mean, request.multiplier)
+    batch, round = request.question.batch, request.question.round
+    clients = population.participants(round) if batch.clients is None else batch.clients
+    return NoiseScale(mean, std, grid, clients, honest_among(honest, len(population.sizes), len(clients)))
+
+
+def max_answer_norm(
+    population: Population, client: int, request: Request, scale: NoiseScale, max_total: float = MAX_TOTAL
+) -> float:
+    """Return the largest norm of an honest answer, in grid steps; exceeded with a probability below 2^-100."""
+    question, dimension = request.question, scale.mean.release.dimension
+    units = 1 if population.unit == "client" else population.sizes[client]
+    if question.batch.rate is None and population.unit != "client":
+        units = population.count(client, question.batch, question.round)
+    rounding = 0.0 if question.params is None else rounding_allowance(question.params.dtype)
+    value = (
+        _weight(population, client, question, scale) * units * scale.mean.release.clip * (1 + 2 * rounding + TOLERANCE)
+    )
+    nodes = 2 * scale.mean.release.nodes if question.leaves else 1
+    noise = scale.site_std * math.sqrt(nodes) * (math.sqrt(dimension) + TAIL)
+    limit = (value + noise) / scale.grid + 2 * nodes * math.sqrt(dimension)
+    if limit * len(scale.clients) >= max_total:
+        bits = math.log2(limit * len(scale.clients))
+        raise InvalidArgument(
+            f"the sum of the answers of round {question.round} may need {bits:.0f} bits, more than is available: the "
+            "noise is too small relative to the values. Lower epsilon"
+        )
+    return limit
+
+
+def _weight(population: Population, client: int, question: Question, scale: NoiseScale) -> float:
+    """Return the factor of a site's sum in the release."""
+    if population.unit == "client":
+        return 1 / len(scale.clients)
+    return population.weights(scale.clients, question.batch)[scale.clients.index(client)]
+
+
+class NoisyAnswer(NamedTuple):
+    """A site's answer, and its price."""
+
+    steps: np.ndarray  # whole numbers
+    scale: NoiseScale
+    release: Release  # what the answer by itself costs a record of this site
+
+
+class SiteNoise:
+    """A site's own noise in one run, and the releases it has agreed to."""
+
+    def __init__(
+        self, plan: Plan, honest: int, client: int, sums: ClientSums, source: NoiseSource, max_total: float = MAX_TOTAL
+    ):
+        """Take part as ``client``; ``max_total`` limits the sum of all sites' answers."""
+        self._population = plan.population
+        self._honest = honest
+        self._client = client
+        self._sums = sums
+        self._source = source
+        self._max_total = max_total
+        self._planned = {release.label: release for release in plan.releases}
+
+    def answer(self, request: Request, answered: Sequence[Release]) -> NoisyAnswer:
+        """Return this site's part of a release with its noise; refuse one that was not planned.
+
+        Args:
+            answered: what this site has released in this run so far.
+        """
+        try:
+            scale = scale_of(self._population, request, self._honest)
+            max_answer_norm(self._population, self._client, request, scale, self._max_total)
+        except InvalidArgument as error:
+            raise Refusal(str(error)) from None
+        self._check_planned(request, scale)
+        if request.question.leaves:
+            self._check_leaf(request.question, scale, answered)
+        weight = _weight(self._population, self._client, request.question, scale)
+        parts = [factor * (weight * self._sums.answer(question)) for factor, question in request.parts]
+        value = torch.stack(parts).sum(0).cpu().numpy()
+        steps = np.rint(value / scale.grid) + self._noise(request.question, scale, len(value))
+        return NoisyAnswer(steps.astype(np.int64), scale, self._own_price(request.question, scale))
+
+    def _noise(self, question: Question, scale: NoiseScale, dimension: int) -> np.ndarray:
+        place = (question.purpose, self._client)
+        if question.leaves:
+            first = question.round - question.step
+            return leaf_steps(
+                self._source, scale.site_std, scale.grid, dimension, question.step, "share of a tree", first, *place
+            )
+        noise = self._source.gaussian(dimension, "share", question.round, question.step, *place)
+        return np.rint(scale.site_std * noise / scale.grid)
+
+    def _check_planned(self, request: Request, scale: NoiseScale) -> None:
+        """Refuse a release that is not in the agreed plan, or has less noise than planned."""
+        planned, shown = self._planned.get(scale.mean.release.label), scale.mean.release
+        units = ("sampling", "rate", "members", "leaves")
+        if planned is None or any(getattr(planned, name) != getattr(shown, name) for name in units):
+            raise Refusal(f"{request} on these records is not in the agreed plan")
+        if request.multiplier < planned.multiplier * (1 - TOLERANCE):
+            raise Refusal(
+                f"{request} asks for the noise multiplier {request.multiplier:.9g}, the agreed plan has "
+                f"{planned.multiplier:.9g}"
+            )
+
+    def _check_leaf(self, question: Question, scale: NoiseScale, answered: Sequence[Release]) -> None:
+        """Refuse a leaf that does not belong to a tree whose nodes have one scale."""
+        if question.batch.part != (question.step, question.leaves):
+            raise Refusal(f"leaf {question.step} of {question.leaves} is not about {question.batch}")
+        first = question.round - question.step
+        for earlier in answered:
+            same_tree = earlier.purpose == question.purpose and first <= earlier.round < question.round
+            if same_tree and earlier.noise_std != scale.site_std:
+                raise Refusal("the leaves of a tree must have the same noise; ask with one radius and multiplier")
+
+    def _own_price(self, question: Question, scale: NoiseScale) -> Release:
+        """Return the answer as a release by itself, for a record of this site."""
+        population, batch, release = self._population, question.batch, scale.mean.release
+        moved, rate = release.sensitivity, release.rate
+        if population.unit != "client":
+            units = 1 if batch.rate is not None else 2
+            whole = population.release(question, question.round).sensitivity
+            moved *= min(1.0, units * _weight(population, self._client, question, scale) / whole)
+        padded = moved + scale.mean.rounding * release.sensitivity + scale.grid * math.sqrt(release.dimension)
+        if batch.size is not None:
+            rate = population.count(self._client, batch, question.round) / population.sizes[self._client]
+        return release._replace(
+            sensitivity=moved,
+            sampling=release.sampling if rate < 1 else FULL,
+            rate=rate,
+            members=release.members if batch.part else None,
+            multiplier=scale.site_std / math.sqrt(release.nodes) / padded,
+            noise_std=scale.site_std,
+        )

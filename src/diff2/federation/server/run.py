@@ -1,0 +1,179 @@
+"""The server's side of a run: find the sites, agree with them, and train through a ``RemoteCohort``.
+
+The run is kept in its directory, with the same ledger and checkpoint as any other run; the engine that carries the
+messages may be restarted as often as needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..._files import write_json
+from ..._validate import positive
+from ...errors import CheckpointError, InvalidArgument
+from ...privacy import Mechanism
+from ...training.build import assembled, declare_leaks, header, same_bytes
+from ...training.directory import RunDirectory
+from ...training.loop import Training
+from ..agreement import Agreement
+from ..faults import BadAnswer, SitesMissing
+from ..own_noise.cohort import OwnNoiseCohort, SitesMechanism
+from ..own_noise.noise import check_trust
+from ..sealed.cohort import SealedCohort
+from ..sealed.keys import SiteKeys
+from ..wire.cohort import Exchange, RemoteCohort, read_answers
+from ..wire.messages import Message, write
+from ..wire.request import CLOSE, DESCRIBE, OPEN
+from ..wire.transport import Transport
+
+RUN_FILE = "federation.json"  # the name of the run, and its sites
+
+
+def prepare_at_sites(
+    agreement: Agreement,
+    transport: Transport,
+    sites: Sequence[str],
+    *,
+    timeout: float = 60.0,
+    directory: str | os.PathLike[str],
+    resume: bool = False,
+    watch: Callable[[Exchange], None] = lambda exchange: None,
+    strict: bool = False,
+    keys: SiteKeys | None = None,
+) -> Training:
+    """Agree with all sites and build the run; nothing is spent yet. Call :func:`close_run` when it is complete.
+
+    Args:
+        sites: the clients of the run, in this order. All must be connected, in every round.
+        timeout: seconds a site has for an answer.
+        directory: keeps ledger, checkpoint and the name of the run.
+        resume: resume the run in ``directory``, or start it if there is none.
+        watch: called after every exchange with the sites.
+        keys: of a sealed run, at its coordinator site; ``transport`` must then be able to add.
+    """
+    if agreement.trust.sealed and keys is None:
+        raise InvalidArgument("a sealed run is coordinated by one of the sites, which have the keys, not by the server")
+    positive("timeout", timeout)
+    check_trust(agreement, len(sites))
+    require_members(transport, sites)
+    agreed = {"agreement": agreement.to_json()}
+    described = _asked(transport, Message(DESCRIBE, agreed), sites, timeout)
+    sizes = [_size(site, described[site]) for site in sites]
+    noise_plan = agreement.plan(sizes)
+    engine, _ = agreement.build_engine()
+    leaks = declare_leaks(agreement.privacy.budget, None, None, agreement.leaks, strict)
+    trust, name = _trust(agreement, len(sites)), _run_id(Path(directory), sites, resume)
+    run = RunDirectory(
+        directory,
+        header=header(noise_plan, engine, agreement.run.seed, leaks, trust),
+        settings={
+            "loss": agreement.encoding.loss,
+            "model": asdict(agreement.model),
+            "sites": list(sites),
+            "run": name,
+            **same_bytes(engine, agreement.run.output),
+        },
+        seed=agreement.run.seed,
+        resume=resume,
+    )
+    tag = b""
+    if not run.complete:
+        fields = {**agreed, "run": name, "sites": list(sites), "sizes": sizes, "engine": engine.name}
+        opened = _asked(transport, Message(OPEN, fields), sites, timeout)
+        tag = _records_tag(agreement, sites, opened, keys)
+    ledger = run.open_ledger(tag)
+    place: tuple[Any, ...] = (transport, sites, noise_plan.population, name)
+    options: dict[str, Any] = {"source": run.noise, "timeout": timeout, "watch": watch}
+    if trust is None:
+        cohort, mechanism = RemoteCohort(*place, **options), Mechanism(ledger, run.noise)
+    else:
+        options["honest"] = trust["min_honest_sites"]
+        asking = OwnNoiseCohort(*place, **options) if keys is None else SealedCohort(*place, keys=keys, **options)
+        cohort, mechanism = asking, SitesMechanism(asking, ledger, run.noise)
+    return assembled(noise_plan, engine, run, cohort, mechanism, agreement.run.output)
+
+
+def _asked(transport: Transport, message: Message, sites: Sequence[str], timeout: float) -> Mapping[str, Message]:
+    return read_answers(transport.broadcast(write(message), sites, timeout), sites, timeout)
+
+
+def _records_tag(
+    agreement: Agreement, sites: Sequence[str], opened: Mapping[str, Message], keys: SiteKeys | None
+) -> bytes:
+    """Return a hash of the sites' hashes of their records; refuse sites whose keys are not the coordinator's."""
+    for site in sites:
+        if agreement.trust.sealed and opened[site].fields.get("keys") != (keys and keys.fingerprint):
+            raise BadAnswer(f"site {site!r} has other keys than the coordinator; give all sites the same file")
+    tags = [str(opened[site].fields.get("records")) for site in sites]
+    return hashlib.sha256("\n".join(tags).encode()).digest()
+
+
+def close_run(training: Training, transport: Transport, timeout: float) -> list[str]:
+    """Notify the sites that the run is complete; return those that could not be reached, which does no harm."""
+    sites, run = (training.directory.settings[name] for name in ("sites", "run"))
+    replies = transport.broadcast(write(Message(CLOSE, {"run": run})), sites, timeout)
+    return [site for site in sites if site not in replies.answers]
+
+
+def require_members(transport: Transport, sites: Sequence[str]) -> None:
+    """Refuse to start without all sites of the run."""
+    present = transport.members()
+    missing = [site for site in sites if site not in present]
+    if missing:
+        raise SitesMissing(
+            f"{', '.join(map(repr, missing))} of the run's {len(sites)} sites are not connected; connected: "
+            f"{', '.join(map(repr, present)) or 'none'}. Start them, then start or resume the run"
+        )
+
+
+def _trust(agreement: Agreement, sites: int) -> dict[str, Any] | None:
+    """Return who adds the noise, for the ledger; None where the server does."""
+    trust = agreement.trust
+    if trust.noise == "server":
+        return None
+    return {**asdict(trust), "sites": sites, "min_honest_sites": trust.honest_of(sites)}
+
+
+def _size(site: str, description: Message) -> int:
+    size = description.fields.get("size")
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1 or description.fields.get("site") != site:
+        raise BadAnswer(f"site {site!r} does not describe itself correctly")
+    return size
+
+
+def recorded_run(directory: Path) -> tuple[str, tuple[str, ...]] | None:
+    """Return the name and the sites of the run in a directory, if there is one."""
+    path = directory / RUN_FILE
+    if not path.exists():
+        return None
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        return str(fields["run"]), tuple(map(str, fields["sites"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} is damaged ({error!r}); restore it, or start a new run in another directory"
+        ) from None
+
+
+def _run_id(directory: Path, sites: Sequence[str], resume: bool) -> str:
+    """Return the random identifier of the run, which is kept in its directory."""
+    known = recorded_run(directory)
+    if known is not None:
+        if not resume:
+            raise CheckpointError(f"{directory} holds a run: resume it (resume=True), or choose another directory")
+        if known[1] != tuple(sites):
+            raise CheckpointError(
+                f"the run in {directory} has the sites {list(known[1])}, not {list(sites)}; its noise is for those"
+            )
+        return known[0]
+    directory.mkdir(parents=True, exist_ok=True)
+    name = secrets.token_hex(16)
+    write_json(directory / RUN_FILE, {"run": name, "sites": list(sites)})
+    return name

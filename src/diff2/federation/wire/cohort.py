@@ -1,0 +1,138 @@
+"""The cohort whose records are at sites: it sends every question to them and checks every answer.
+
+Under one seed, ``RemoteCohort`` gives the same bytes as ``PerClientCohort``: both combine the sums with the same
+function, and a site computes its sum with the same class. If a site does not answer, refuses, or sends a vector longer
+than clipping allows, the run stops before anything is released. The mean is never taken over fewer sites than the noise
+was calibrated for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..._types import Vector
+from ...cohorts.bounds import combine, zero_mean
+from ...cohorts.draws import asked_clients
+from ...gradients import rounding_allowance
+from ...privacy import BoundedMean, NoiseSource
+from ...questions import Population, Question
+from ..faults import BadAnswer, BadMessage, SiteRefused, SitesMissing
+from .messages import REFUSAL, Message, digest, read, write
+from .request import ANSWER, Request
+from .transport import Replies, Transport
+
+TOLERANCE = 1e-9  # of a length, on top of the rounding of sums over records
+
+
+class Exchange(NamedTuple):
+    """Statistics of one question and its answers, for progress reports."""
+
+    round: int
+    sites: tuple[str, ...]
+    seconds: float
+    sent: int  # bytes, all sites together
+    received: int
+
+
+class RemoteCohort:
+    """The sites of a run, as one cohort."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        sites: Sequence[str],
+        population: Population,
+        run: str,
+        *,
+        source: NoiseSource,
+        timeout: float,
+        watch: Callable[[Exchange], None] = lambda exchange: None,
+    ):
+        """Ask ``sites``, in the order of the population's clients, in ``run``, which they have opened.
+
+        Args:
+            source: draws the clients of a round, where that is secret.
+            timeout: seconds a site has for an answer.
+            watch: called after every exchange.
+        """
+        self._transport = transport
+        self._sites = tuple(sites)
+        self._population = population
+        self._run = run
+        self._source = source
+        self._timeout = timeout
+        self._watch = watch
+
+    @property
+    def population(self) -> Population:
+        return self._population
+
+    def answer(self, question: Question) -> BoundedMean:
+        self._population.check(question.batch)
+        if question.radius == 0:  # equal iterates: no site needs to be asked
+            return zero_mean(self._population, question)
+        clients = asked_clients(self._population, question, self._source)
+        messages, request = self._exchange(Request(self._run, ((1.0, question),)), clients)
+        sums = {p: self._checked(p, messages[p], question, request) for p in clients}
+        return combine(self._population, question, sums)
+
+    def _exchange(self, request: Request, clients: Sequence[int]) -> tuple[dict[int, Message], str]:
+        """Ask these clients; return their messages, and the digest by which they refer to the request."""
+        payload, sites, began = write(request.message()), [self._sites[p] for p in clients], time.perf_counter()
+        found = read_answers(self._transport.broadcast(payload, sites, self._timeout), sites, self._timeout)
+        received = sum(array.nbytes for message in found.values() for array in message.arrays.values())
+        seconds = time.perf_counter() - began
+        self._watch(Exchange(request.question.round, tuple(sites), seconds, len(payload) * len(sites), received))
+        return {p: found[self._sites[p]] for p in clients}, digest(payload)
+
+    def _checked(self, client: int, message: Message, question: Question, request: str) -> Vector:
+        """Return the sum in an answer; refuse an answer that cannot be right."""
+        site, population, batch = self._sites[client], self._population, question.batch
+        what, params, radius = f"the {question.kind} of round {question.round}", question.params, question.radius
+        if params is None or not isinstance(radius, float):
+            raise ValueError(f"{what} has no iterate or no radius yet")
+        expected = None if batch.rate is not None else population.count(client, batch, question.round)
+        if message.kind != ANSWER or message.fields.get("request") != request:
+            raise BadAnswer(f"site {site!r} answered another question than {what}")
+        if message.fields.get("count") != expected:
+            raise BadAnswer(
+                f"site {site!r} answered {what} for {message.fields.get('count')!r} records, expected {expected}"
+            )
+        value = message.arrays.get("value")
+        if set(message.arrays) != {"value"} or value is None or value.shape != tuple(params.shape):
+            shape = None if value is None else value.shape
+            raise BadAnswer(f"site {site!r} answered with shape {shape}, expected {tuple(params.shape)}")
+        if value.dtype != np.float64 or not np.isfinite(value).all():
+            raise BadAnswer(f"site {site!r} answered {what} with values that are not finite doubles")
+        units = 1 if population.unit == "client" else population.sizes[client] if expected is None else expected
+        if float(np.linalg.norm(value)) > units * radius * (1 + rounding_allowance(params.dtype) + TOLERANCE):
+            raise BadAnswer(
+                f"site {site!r} answered {what} with a vector longer than clipping allows; nothing was released. Check "
+                "the software at that site"
+            )
+        return torch.from_numpy(value).to(params.device)
+
+
+def read_answers(replies: Replies, sites: Sequence[str], timeout: float) -> Mapping[str, Message]:
+    """Return the message of every site; raise if one is missing, refused, or is not a message."""
+    missing = [site for site in sites if site not in replies.answers]
+    if missing:
+        why = "; ".join(f"{site}: {replies.failures.get(site, 'no answer')}" for site in missing)
+        raise SitesMissing(
+            f"no answer from {', '.join(map(repr, missing))} within {timeout:g} s ({why}). Nothing was released; the "
+            "run can be resumed from its checkpoint once all sites are back"
+        )
+    found = {}
+    for site in sites:
+        try:
+            found[site] = read(replies.answers[site])
+        except BadMessage as error:
+            raise BadAnswer(f"site {site!r} sent no valid message: {error}. Nothing was released") from None
+        if found[site].kind == REFUSAL:
+            raise SiteRefused(str(found[site].fields.get("reason"))[:2000])
+    return found

@@ -1,0 +1,172 @@
+"""The requests a server sends to a site, written to messages and read from them.
+
+A request for an answer holds one :class:`Question`, or several with weights that make up one release. Where the server
+adds the noise it asks one question at a time. Where the sites add it, a site must know what is released and with how
+much noise: the questions of a release are sent together, with the noise multiplier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..._files import plain
+from ..._types import Vector
+from ...errors import InvalidArgument
+from ...questions import DIFFERENCE, GRADIENT, Batch, Question
+from ...runfile.fields import from_table
+from ..faults import BadMessage
+from .messages import Message
+
+DESCRIBE, OPEN, ASK, CLOSE = "describe", "open", "ask", "close"  # requests
+DESCRIPTION, OPENED, ANSWER, CLOSED = "description", "opened", "answer", "closed"  # and their answers
+MAX_QUESTIONS = 8
+ARRAYS = {GRADIENT: ("params",), DIFFERENCE: ("params", "previous")}
+Label = tuple[int, str, str, int]  # round, purpose, kind, step
+
+
+class Request(NamedTuple):
+    """A request for an answer about the records."""
+
+    run: str
+    parts: tuple[tuple[float, Question], ...]  # weights and questions, of one release and about the same records
+    multiplier: float = 0.0  # noise deviation / sensitivity of the release; 0: the server adds the noise
+
+    @property
+    def question(self) -> Question:
+        """The first question; all share round, purpose, step, batch and params."""
+        return self.parts[0][1]
+
+    @property
+    def label(self) -> Label:
+        """What identifies the request within its run. Where the sites add noise there is one answer per release."""
+        question = self.question
+        return question.round, question.purpose, "" if self.multiplier else question.kind, question.step
+
+    def __str__(self) -> str:
+        kind = self.question.purpose if self.multiplier else self.question.kind
+        return f"the {kind} of round {self.question.round}, step {self.question.step}"
+
+    def message(self) -> Message:
+        """Return the request as a message; the iterates, which all its questions share, are sent once."""
+        arrays: dict[str, np.ndarray] = {}
+        for _, question in self.parts:
+            for name in ARRAYS[question.kind]:
+                array = as_array(getattr(question, name))
+                if name in arrays and not (arrays[name] == array).all():
+                    raise InvalidArgument(f"questions of one release have different {name}; release them one by one")
+                arrays.setdefault(name, array)
+        fields = {
+            "run": self.run,
+            "multiplier": self.multiplier,
+            "parts": [{"weight": weight, **_described(question)} for weight, question in self.parts],
+        }
+        return Message(ASK, fields, arrays)
+
+
+def read_request(message: Message, dimension: int, dtype: torch.dtype) -> Request:
+    """Return the request in a message; a malformed one is refused."""
+    fields, described = message.fields, message.fields.get("parts")
+    if not isinstance(described, list) or not 0 < len(described) <= MAX_QUESTIONS:
+        raise BadMessage(f"expected a request of 1 to {MAX_QUESTIONS} questions")
+    vectors = {name: _vector(name, array, dimension, dtype) for name, array in message.arrays.items()}
+    parts = tuple(_part(one, vectors) for one in described)
+    request = Request(str(fields.get("run")), parts, number(fields, "multiplier"))
+    used = set[str]().union(*(ARRAYS[question.kind] for _, question in parts))
+    if used != set(vectors):
+        raise BadMessage(f"a request with arrays {sorted(vectors)}, expected {sorted(used)}")
+    if any(_records_asked(question) != _records_asked(request.question) for _, question in parts):
+        raise BadMessage("the questions of one release are not about the same draw of records")
+    if len(parts) > 1 and not request.multiplier:
+        raise BadMessage("where the server adds the noise, it asks one question at a time")
+    return request
+
+
+def as_array(vector: Vector) -> np.ndarray:
+    """Return a vector as an array of the same precision."""
+    array: np.ndarray = vector.detach().cpu().numpy()
+    return array
+
+
+def whole_number(fields: Mapping[str, Any], name: str) -> int:
+    """Return a field that must be a whole number, zero or more."""
+    value = fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise BadMessage(f"expected {name} to be a whole number, got {str(value)[:40]!r}")
+    return value
+
+
+def number(fields: Mapping[str, Any], name: str, *, infinite: bool = False) -> float:
+    """Return a field that must be a finite number, zero or more; with ``infinite``, also the word "inf"."""
+    value = fields.get(name)
+    if infinite and value == "inf":
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise BadMessage(f"expected {name} to be a finite number, zero or more, got {str(value)[:40]!r}")
+    return float(value)
+
+
+def _described(question: Question) -> dict[str, Any]:
+    return {
+        "kind": question.kind,
+        "purpose": question.purpose,
+        "round": question.round,
+        "step": question.step,
+        "leaves": question.leaves,
+        "radius": plain(question.radius),
+        "remember": question.remember,
+        "batch": {name: value for name, value in asdict(question.batch).items() if value is not None},
+    }
+
+
+def _part(fields: Any, vectors: Mapping[str, Vector]) -> tuple[float, Question]:
+    if not isinstance(fields, dict) or fields.get("kind") not in tuple(ARRAYS):
+        raise BadMessage("a part of the request is not a question")
+    kind, purpose = fields["kind"], fields.get("purpose")
+    if not isinstance(purpose, str) or not 0 < len(purpose) <= 32:
+        raise BadMessage(f"expected purpose to be a word, got {str(purpose)[:40]!r}")
+    if not set(ARRAYS[kind]) <= set(vectors):
+        raise BadMessage(f"a {kind} without {sorted(set(ARRAYS[kind]) - set(vectors))}")
+    if not isinstance(fields.get("batch"), dict):
+        raise BadMessage("expected batch to be a table")
+    try:
+        batch = from_table(Batch, "batch", fields["batch"])
+    except InvalidArgument as error:
+        raise BadMessage(str(error)) from None
+    question = Question(
+        kind,
+        number(fields, "radius", infinite=True),
+        purpose,
+        batch,
+        whole_number(fields, "step"),
+        whole_number(fields, "leaves"),
+        whole_number(fields, "round"),
+        vectors["params"],
+        vectors["previous"] if kind == DIFFERENCE else None,
+        fields.get("remember") is True,
+    )
+    return number(fields, "weight"), question
+
+
+def _records_asked(question: Question) -> Question:
+    """Return what the questions of one release must share: all but kind and radius."""
+    return replace(question, kind=GRADIENT, radius=0.0)
+
+
+def _vector(name: str, array: np.ndarray, dimension: int, dtype: torch.dtype) -> Vector:
+    if name not in ("params", "previous"):
+        raise BadMessage(f"an array {name[:40]!r} is not part of a question")
+    vector = torch.from_numpy(array)
+    if vector.shape != (dimension,) or vector.dtype != dtype:
+        raise BadMessage(
+            f"{name} have shape {tuple(vector.shape)} and type {vector.dtype}, the agreed model has {dimension} "
+            f"parameters of type {dtype}"
+        )
+    if not bool(torch.isfinite(vector).all()):
+        raise BadMessage(f"{name} are not finite")
+    return vector

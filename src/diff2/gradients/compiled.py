@@ -1,0 +1,191 @@
+"""The engine for small networks with one hidden layer: a whole round in one compiled pass over tiles of records.
+
+It computes what the columns engine computes; the passes, norms and sums are in ``kernels.py``. It needs numba (the
+extra ``fast``). 64 records at a time are added in single precision, in any order, and everything else in double: the
+guarantee of ``engine.py`` holds with the same allowance for rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .._types import Loss, Vector
+from ..models.losses import cross_entropy, squared
+from ..questions.question import Question
+from .engine import asked
+from .flat import FlatModule
+from .network import NetworkEngine, steps_of
+from .records import FeatureCache, Records
+from .rules import SLACK
+from .stochastic import Masks
+
+CHUNK_TILES = 256  # tiles of 512 records in a chunk
+PART_TILES = 32  # the least for which a thread is worth starting
+MAX_FEATURES = 128  # with more, matrix products are faster
+MAX_UNITS, MAX_OUTPUTS = 32, 12  # a norm adds up this many squares in one chain, whose rounding the slack covers
+EPS, TINY = (np.float32(getattr(torch.finfo(torch.float32), name)) for name in ("eps", "tiny"))
+
+
+class Tiles(NamedTuple):
+    """What depends on the records of a chunk alone, cut into tiles."""
+
+    inputs: Any  # (tiles, features, 512)
+    targets: Any  # (tiles, outputs, 512); classes in one-hot form
+    gain: Any  # (tiles, 512): squared norm of the first layer's gradient in units of |g|^2, rounded up
+    floor: Any  # (tiles, 512): at least what may have underflowed in a squared norm
+
+
+class CompiledEngine(NetworkEngine):
+    """Clipped sums for small networks with one hidden layer of softplus units."""
+
+    name = "compiled"
+
+    def __init__(self, module: nn.Module, loss: Loss, **options: Any):
+        from . import kernels  # imports numba; compiled when first called
+
+        super().__init__(module, loss, **options)
+        self._kernels = kernels
+        hidden, last = self._network.layers
+        (units, features), outputs = hidden.weight.shape, last.width
+        self._units, self._features, self._width = units, features, outputs
+        self._rows = 2 * units + outputs  # of a pass
+        self._work_rows = 6 + units + self._rows + units + outputs + units * outputs + units + features
+        self._limits = np.array([1 + SLACK * EPS, max(units, outputs) * TINY], np.float32)
+        self._works: list[Any] = []  # one per thread
+        self._bytes_per_row = (self._rows + features) * self.flat.vector.element_size()
+        self.chunk_rows = self.chunk_rows or CHUNK_TILES * kernels.TILE
+
+    @staticmethod
+    def unsuited(flat: FlatModule, loss: Loss) -> str | None:
+        if loss not in (squared, cross_entropy):
+            return "the loss is neither 'squared' nor 'cross_entropy'"
+        if flat.dtype != torch.float32 or flat.device.type != "cpu":
+            return f"it computes in torch.float32 on a CPU, not in {flat.dtype} on {flat.device.type!r}"
+        steps = steps_of(flat.module) or []
+        if [type(step) for step in steps] != [nn.Linear, nn.Softplus, nn.Linear]:
+            return "the model is not an nn.Sequential of nn.Linear, nn.Softplus and nn.Linear, without hooks"
+        if len(flat.slices) != 4:
+            return "a bias is missing or a parameter is frozen"
+        shapes = [layer.weight.shape for layer in steps if isinstance(layer, nn.Linear)]
+        found, most = (shapes[0][1], *reversed(shapes[1])), (MAX_FEATURES, MAX_UNITS, MAX_OUTPUTS)
+        if any(one > limit for one, limit in zip(found, most, strict=True)):
+            return f"it takes at most {most} features, hidden units and outputs, and the model has {found}"
+        if not _installed():
+            return "numba is not installed, or cannot be imported: pip install 'diff2[fast]'"
+        return None
+
+    def clipped_sum(
+        self, question: Question, records: Records, *, cache: FeatureCache | None = None, masks: Masks | None = None
+    ) -> Vector:
+        params, previous, radius = asked(question)
+        cache = self._usable(cache, records)
+        known = cache is not None and cache.holds(params if previous is None else previous)
+        keeps = known or question.remember or previous is not None
+        if cache is not None and not (known and previous is None):
+            cache.params = None  # until the sum is complete, the passes may belong to two iterates
+        out, point = self._zero_sum(), params if previous is None else torch.stack([params, previous])
+        for index, chunk in enumerate(records.chunks(self.chunk_rows)):
+            prepared = self._prepare(chunk, index, cache)
+            passes = self._memory(prepared[0], index, cache if keeps else None)
+            self._add_tiles(out, prepared, point, radius, passes, known)
+        if cache is not None and keeps:
+            cache.params = params.clone()
+        return out
+
+    def _outputs(self, out: Vector, prepared: tuple[Tiles, Records], gradient: bool) -> Tensor:
+        outputs = np.empty(prepared[0].targets.shape, np.float32)
+        self._add_tiles(out, prepared, self._own.vector, math.inf, outputs=outputs)
+        return torch.from_numpy(outputs).transpose(0, 1).flatten(1)[:, : prepared[1].size]
+
+    def _add_tiles(
+        self,
+        out: Vector,
+        prepared: tuple[Tiles, Records],
+        point: Tensor,  # one iterate, or two for a difference
+        radius: float,
+        passes: Any = None,
+        known: bool = False,
+        outputs: Any = None,
+    ) -> None:
+        """Add the sum of every tile to ``out``, in their order: no bit depends on how many threads compute them."""
+        (tiles, chunk), at, limit = prepared, _numbers(point), _rounded_down(radius)
+        options = self._limits, self._loss is cross_entropy, known
+        size, weights = len(tiles.inputs), np.zeros(tiles.gain.shape, np.float32)
+        weights.reshape(-1)[: chunk.size] = _numbers(chunk.weights)
+        rows = np.zeros((1 + size, len(self.flat)))
+        rows[0] = out.numpy()
+        count = max(1, min(torch.get_num_threads(), size // PART_TILES))
+        while len(self._works) < count:
+            self._works.append(np.empty((self._rows + self._work_rows, self._kernels.TILE), np.float32))
+        edges = [size * part // count for part in range(count + 1)]
+
+        def run(index: int) -> None:
+            part, work = slice(edges[index], edges[index + 1]), self._works[index]
+            kept = work[None, : self._rows] if passes is None else passes[part]
+            some = tuple(values[part] for values in (*tiles, weights))
+            arguments = rows[1:][part], at, some, options, limit, kept
+            if point.dim() == 2:
+                self._kernels.add_differences(*arguments, work[self._rows :])
+            else:
+                written = np.empty((1, 0, 0), np.float32) if outputs is None else outputs[part]
+                self._kernels.add_gradients(*arguments, written, work[self._rows :])
+
+        if count == 1:
+            run(0)
+        else:
+            with ThreadPoolExecutor(count) as pool:
+                list(pool.map(run, range(count)))
+        out.copy_(torch.from_numpy(np.add.reduce(rows, axis=0)))
+
+    def _memory(self, tiles: Tiles, index: int, cache: FeatureCache | None) -> Any:
+        """Return the passes over a chunk: those in the cache, or memory for them; None without a cache."""
+        if cache is None:
+            return None
+        if index not in cache.chunks:
+            cache.chunks[index] = np.empty((len(tiles.inputs), self._rows, self._kernels.TILE), np.float32)
+        return cache.chunks[index]
+
+    def _arranged(self, chunk: Records) -> Tiles:
+        shape, targets = (chunk.size, self._width), chunk.targets
+        if self._loss is cross_entropy:
+            targets = torch.zeros(shape).scatter_(1, targets.unsqueeze(1), 1.0)
+        elif targets.shape != shape:
+            raise ValueError(f"expected targets of shape {shape}, got {tuple(targets.shape)}")
+        inputs = self._tile(chunk.inputs)
+        squares = torch.stack([tile.double().square_().sum(0) for tile in torch.from_numpy(inputs)])
+        gain = ((squares + self._features * float(TINY) + 1) * (1 + SLACK * float(EPS))).float().numpy()
+        rows = self._units + self._width + self._units * self._width
+        return Tiles(inputs, self._tile(targets), gain, (gain + 1) * np.float32(rows * TINY))
+
+    def _tile(self, rows: Tensor) -> Any:
+        """Return (tiles, numbers per record, 512) from (records, numbers per record); zeros fill the last tile."""
+        size = self._kernels.TILE
+        count = -(-rows.shape[0] // size)
+        padded = torch.zeros(count * size, rows.shape[1])
+        padded[: rows.shape[0]] = rows
+        return padded.view(count, size, -1).transpose(1, 2).contiguous().numpy()
+
+
+def _installed() -> bool:
+    """Whether there is a compiler, and one that works with the other packages."""
+    try:
+        from . import kernels  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _numbers(values: Tensor) -> Any:
+    return values.detach().to(torch.float32).contiguous().numpy()
+
+
+def _rounded_down(radius: float) -> Any:
+    """Return the radius in single precision, never larger."""
+    rounded = np.float32(radius if math.isinf(radius) else min(radius, float(np.finfo(np.float32).max)))
+    return rounded if rounded <= radius else np.nextafter(rounded, np.float32(0))

@@ -1,0 +1,180 @@
+r"""What all engines share: records in chunks, sums in double precision, passes kept from one round to the next.
+
+An engine is asked a :class:`~diff2.questions.question.Question` and returns, for :math:`v_i` the gradient of record i
+at ``params``, or the difference of its gradients at ``params`` and ``previous``,
+
+.. math::
+    \sum_i w_i \min(1, C / \lVert v_i \rVert)\, v_i .
+
+Formal guarantee, of every engine: a record alone contributes a vector of norm at most :math:`w_i C`, and replacing one
+record moves the sum by at most :math:`2 w_i C (1 + \rho)`, with :math:`\rho` from ``sums.rounding_allowance``. A
+record without a finite gradient counts as zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .._types import Loss, Vector
+from ..errors import InvalidArgument
+from ..questions.question import Question, Smoothness
+from .flat import FlatModule
+from .records import FeatureCache, Records
+from .stochastic import Masks, seeded
+
+CACHE_BYTES = 4 << 30  # memory that the passes of one set of records may take between rounds
+
+
+class Evaluation(NamedTuple):
+    """Exact losses, hits and gradient of a model, without clipping and noise."""
+
+    losses: Tensor  # one per record
+    hits: int  # records whose class has the largest output; 0 unless the loss is the cross entropy
+    gradient: Vector  # weighted sum
+
+
+class Engine:
+    """Clipped sums of per-record gradients, and of their differences between two iterates.
+
+    A chunk of records is prepared, a forward and a backward pass at each iterate are run over it unless the cache holds
+    them, and its clipped sum is added up. Engines differ in what a pass is: that is what they implement.
+
+    Args:
+        module: the model; it is copied.
+        loss: (outputs, targets) -> one loss per record.
+        dtype: type of the parameters; None: as they are.
+        device: where to compute; None: where the parameters are.
+        chunk_rows: records that go through together; None: as many as suit the processor's cache.
+        cache_bytes: memory that the passes over one set of records may take between rounds.
+        grouped: a record is a group of several rows (``groups.py``), as many as the inputs of a call have.
+    """
+
+    name: ClassVar[str]
+    _without_graph: ClassVar[bool] = False  # no autograd: less overhead in each of many small operations
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        chunk_rows: int | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        grouped: bool = False,
+    ):
+        self.flat = FlatModule(module, dtype=dtype, device=device)  # for everyone else: no iterate is loaded here
+        self._own = FlatModule(module, dtype=dtype, device=device)
+        self._loaded: Vector | None = None  # the iterate in it
+        self._loss = loss
+        self._grouped = grouped
+        self._bytes_per_row = 0  # of what is kept between rounds
+        self._cache_bytes = cache_bytes
+        self.chunk_rows = chunk_rows or 0  # 0: for the engine to choose
+
+    @staticmethod
+    def unsuited(flat: FlatModule, loss: Loss) -> str | None:
+        """Return why the engine cannot run a model, judged by its layers, or None."""
+        return None
+
+    def clipped_sum(
+        self, question: Question, records: Records, *, cache: FeatureCache | None = None, masks: Masks | None = None
+    ) -> Vector:
+        """Return the weighted sum of the clipped vectors that the question asks for, in double precision.
+
+        Args:
+            question: asked at its iterates, so that its radius is a number. With ``remember``, and for every
+                difference, the passes at ``params`` are kept in the cache.
+            records: the records to sum over, with their weights.
+            cache: what was kept of these very records. The result has the same bytes with and without it.
+            masks: where the random masks of this round come from, for a model that draws random numbers.
+        """
+        params, previous, radius = asked(question)
+        held = params if previous is None else previous  # the iterate whose passes the cache may hold
+        cache, out = self._usable(cache, records), self._zero_sum()
+        # Passes with one mask do not serve a round with another.
+        kept = cache if masks is None and self._may_keep(records) else None
+        known = kept.chunks if kept is not None and kept.holds(held) else {}
+        remembers = kept is not None and (question.remember or previous is not None)
+        if cache is not None:
+            if not known:
+                for old in cache.chunks.values():
+                    self._free(old)
+                cache.forget()
+            cache.params = None  # until the sum is complete, the passes may belong to two iterates
+        self._loaded = None
+        with torch.inference_mode(self._without_graph):
+            for index, chunk in enumerate(records.chunks(self._rows_per_chunk(records))):
+                prepared = self._prepare(chunk, index, cache)
+                now, before = known.get(index), None
+                if now is None:
+                    now = self._run_at(held, prepared, index, masks)
+                if previous is not None:
+                    now, before = self._run_at(params, prepared, index, masks), now
+                self._add(out, prepared, radius, now, before)
+                if kept is not None and remembers:
+                    kept.chunks[index] = now
+                elif index not in known:
+                    self._free(now)
+                if before is not None:
+                    self._free(before)
+        if kept is not None and (remembers or known):
+            kept.params = params.clone()
+        return out
+
+    def evaluate(
+        self, params: Vector, records: Records, *, cache: FeatureCache | None = None, gradient: bool = True
+    ) -> Evaluation | None:
+        """Return exact losses, hits and gradient from one pass, or None where this engine cannot do better than that.
+
+        **Leaks**: for exact metrics only.
+        """
+        return None
+
+    def _run_at(self, point: Vector, prepared: Any, index: int, masks: Masks | None) -> Any:
+        if self._loaded is not point:
+            self._own.load(point)
+            self._loaded = point
+        if masks is None:
+            return self._run(prepared)
+        with seeded(masks, index):
+            return self._run(prepared)
+
+    def _zero_sum(self) -> Vector:
+        return torch.zeros(len(self.flat), dtype=torch.float64, device=self.flat.device)
+
+    def _usable(self, cache: FeatureCache | None, records: Records) -> FeatureCache | None:
+        """Return the cache, or None where even prepared chunks would take too much memory."""
+        return cache
+
+    def _rows_per_chunk(self, records: Records) -> int:
+        return self.chunk_rows
+
+    def _may_keep(self, records: Records) -> bool:
+        """Whether the passes over these records fit into the memory for them."""
+        return self._bytes_per_row * records.size <= self._cache_bytes
+
+    def _prepare(self, chunk: Records, index: int, cache: FeatureCache | None) -> Any:
+        """Return the chunk in the form that passes need, with what the cache holds of it."""
+        return chunk
+
+    def _run(self, prepared: Any) -> Any:
+        """Return one forward and backward pass over a chunk, with the parameters in ``self._own``."""
+        raise NotImplementedError
+
+    def _add(self, out: Vector, prepared: Any, radius: float, now: Any, before: Any | None) -> None:
+        """Add the clipped sum of gradients, or of their differences to ``before``, which may be overwritten."""
+        raise NotImplementedError
+
+    def _free(self, done: Any) -> None:
+        """Take the memory of a pass that will not be read again."""
+
+
+def asked(question: Question) -> tuple[Vector, Vector | None, float]:
+    """Return the iterates and the radius of a question; refuse one that is only declared."""
+    if question.params is None or isinstance(question.radius, Smoothness):
+        raise InvalidArgument("expected a question that is asked at iterates, by question.at(round, params, ...)")
+    return question.params, question.previous, question.radius

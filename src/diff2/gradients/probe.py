@@ -1,0 +1,58 @@
+"""Made-up records on which a model is tried: the choice of an engine never depends on anybody's records."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .._types import Loss
+from ..models.losses import cross_entropy
+
+PROBE = 3  # records, or groups, that are tried
+PROBE_ROWS = 2  # rows of each group: an error in how rows are assigned to groups does not show with one
+
+
+class Shapes(NamedTuple):
+    """What is declared about the records: shape and type of one record's inputs and of its targets.
+
+    Where a record is a group of several rows, of one row.
+
+    >>> Shapes.of(torch.zeros(50, 8), torch.zeros(50, dtype=torch.int64))
+    Shapes(inputs=(8,), targets=(), inputs_dtype=torch.float32, targets_dtype=torch.int64)
+    """
+
+    inputs: tuple[int, ...]
+    targets: tuple[int, ...]
+    inputs_dtype: torch.dtype = torch.float32
+    targets_dtype: torch.dtype = torch.float32
+
+    @classmethod
+    def of(cls, inputs: Tensor, targets: Tensor) -> Shapes:
+        """Return the shapes of records whose first dimension counts them; no value is looked at."""
+        return cls(tuple(inputs.shape[1:]), tuple(targets.shape[1:]), inputs.dtype, targets.dtype)
+
+
+def made_up_inputs(shapes: Shapes, module: nn.Module, count: int) -> Tensor:
+    """Return inputs, no two alike where possible: normal numbers, or whole ones that every embedding knows."""
+    generator, device = torch.Generator().manual_seed(0), next(module.parameters()).device
+    if shapes.inputs_dtype.is_floating_point:
+        return torch.randn(count, *shapes.inputs, generator=generator).to(device, shapes.inputs_dtype)
+    tables = [layer.num_embeddings for layer in module.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))]
+    values = min(tables, default=2)
+    inputs = torch.randint(0, values, (count, *shapes.inputs), generator=generator)
+    inputs.view(count, -1)[:, :1] = torch.arange(count).unsqueeze(1) % values
+    return inputs.to(device, shapes.inputs_dtype)
+
+
+def made_up_targets(shapes: Shapes, loss: Loss, outputs: Tensor) -> Tensor:
+    """Return targets for these outputs: normal numbers; class numbers for the cross entropy; else zeros and ones."""
+    count = outputs.shape[0]
+    if shapes.targets_dtype.is_floating_point:
+        generator = torch.Generator().manual_seed(2)
+        return torch.randn(count, *shapes.targets, generator=generator).to(outputs.device, shapes.targets_dtype)
+    classes = outputs.shape[1] if loss is cross_entropy and outputs.dim() == 2 else 2
+    size = torch.Size(shapes.targets).numel()
+    values = torch.arange(count * size).view(count, *shapes.targets) % classes
+    return values.to(outputs.device, shapes.targets_dtype)

@@ -1,0 +1,84 @@
+r"""Steps along the estimate: GD-Routine (Algorithm 3), and steps whose length is known beforehand.
+
+.. math::
+    x_r &= x_{r-1} - \eta_r \tilde v_r                                                   & \text{gradient descent} \\
+    x_r &= x_{r-1} - \eta_r \tilde v_r / \lVert \tilde v_r \rVert                        & \text{normalised}       \\
+    x_r &= x_{r-1} - \min\{\texttt{max_step_norm} / \lVert \tilde v_r \rVert,\ \eta_r\}\, \tilde v_r
+        & \text{bounded (the rule of DP-SRM, Wang et al. 2023)}
+
+Variance-reduced estimators add noise in proportion to the last step, so one long step spoils the estimates after it; a
+bound on the step is a bound on that noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .._types import Vector
+from .._validate import positive
+from .._vectors import moved, norm
+from ..questions import Estimate, Round
+from .base import PostProcessing
+from .schedule import check_schedule, scheduled
+
+
+@dataclass(frozen=True)
+class GradientDescent(PostProcessing):
+    """One step against the estimate.
+
+    Args:
+        learning_rate: eta.
+        schedule: how eta changes over the rounds: ``"constant"`` (the paper), ``"cosine"`` or ``"inverse_root"``.
+    """
+
+    learning_rate: float
+    schedule: str = "constant"
+    name: ClassVar[str] = "gradient_descent"
+
+    def __post_init__(self) -> None:
+        check_schedule(self.learning_rate, self.schedule)
+
+    def step(
+        self, state: dict[str, Any], params: Vector, estimate: Estimate, round: Round
+    ) -> tuple[Vector, dict[str, Any]]:
+        rate = scheduled(self.learning_rate, self.schedule, round.number, round.total)
+        return moved(params, rate * estimate.value), state
+
+
+@dataclass(frozen=True)
+class NormalizedDescent(PostProcessing):
+    """Gradient descent with steps of a given length, or of a given length at most.
+
+    Args:
+        learning_rate: eta: the length of a step; with ``max_step_norm``, the factor of the estimate.
+        max_step_norm: steps of ``learning_rate`` times the estimate, shortened to this length where they are longer.
+        schedule: how eta changes over the rounds: ``"constant"``, ``"cosine"`` or ``"inverse_root"``.
+    """
+
+    learning_rate: float
+    max_step_norm: float | None = None
+    schedule: str = "constant"
+    name: ClassVar[str] = "normalized_descent"
+
+    def __post_init__(self) -> None:
+        check_schedule(self.learning_rate, self.schedule)
+        if self.max_step_norm is not None:
+            positive("max_step_norm", self.max_step_norm)
+
+    def step_length(self, number: int, total: int) -> float:
+        """Return a length that the step of a round never exceeds, whatever the estimate (up to rounding)."""
+        if self.max_step_norm is not None:
+            return self.max_step_norm
+        return scheduled(self.learning_rate, self.schedule, number, total)
+
+    def step(
+        self, state: dict[str, Any], params: Vector, estimate: Estimate, round: Round
+    ) -> tuple[Vector, dict[str, Any]]:
+        length = norm(estimate.value)
+        if length == 0:  # no direction to go in
+            return params, state
+        factor = self.step_length(round.number, round.total) / length
+        if self.max_step_norm is not None:
+            factor = min(factor, scheduled(self.learning_rate, self.schedule, round.number, round.total))
+        return moved(params, factor * estimate.value), state

@@ -1,0 +1,130 @@
+"""Frozen dataclasses from the tables of a TOML file, with errors that name table, key, value and remedy.
+
+The keys of a table are the fields of its dataclass, and their types its annotations; so a new algorithm or routine can
+be written in a run file as soon as its class exists.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from typing import Any, TypeVar
+
+from .._validate import nearest
+from ..errors import InvalidArgument
+
+T = TypeVar("T")
+
+PLAIN: dict[Any, str] = {int: "a whole number", bool: "true or false", str: "text in quotes"}
+
+
+def from_table(cls: type[T], name: str, table: Mapping[str, Any], **given: Any) -> T:
+    """Return ``cls`` built from a table; fields in ``given`` come from elsewhere and are not keys.
+
+    Args:
+        cls: a dataclass.
+        name: of the table, for messages.
+        table: what the file says.
+    """
+    known = {field.name: field for field in fields(cls) if field.init and field.name not in given}  # type: ignore[arg-type]
+    for key in table:
+        if key not in known:
+            raise InvalidArgument(f"[{name}] has no key {key!r}{nearest(key, known)}{_choices(known)}")
+    for key, field in known.items():
+        if key not in table and _required(field):
+            raise InvalidArgument(f"[{name}] needs the key {key!r}; add a line: {key} = ...")
+    hints = typing.get_type_hints(cls)
+    values = {key: convert(f"[{name}] {key}", value, hints[key]) for key, value in table.items()}
+    try:
+        return cls(**values, **given)
+    except InvalidArgument as error:
+        raise type(error)(f"[{name}] {error}") from None
+
+
+def convert(where: str, value: Any, hint: Any) -> Any:
+    """Return a TOML value as the annotated type, or say what was expected; ``"inf"`` is a number.
+
+    >>> convert("[algorithm] budget_split", [3, 3], float | tuple[float, float] | str)
+    (3.0, 3.0)
+    >>> convert("[algorithm] budget_split", [3, 3, 3], float | tuple[float, float] | str)
+    Traceback (most recent call last):
+    diff2.errors.InvalidArgument: [algorithm] budget_split: expected a number, a list of 2 values or text in quotes, \
+got [3, 3, 3]
+    """
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _convert_choice(where, value, hint)
+    if origin is tuple:
+        return _convert_list(where, value, hint)
+    if _is_mapping(origin):
+        if not isinstance(value, dict):
+            raise _wrong(where, hint, value)
+        return {key: convert(f"{where}.{key}", item, args[1]) for key, item in value.items()}
+    if hint is float:
+        if value in ("inf", "-inf"):
+            return math.inf if value == "inf" else -math.inf
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise _wrong(where, hint, value)
+        return float(value)
+    if hint in PLAIN and (not isinstance(value, hint) or (hint is int and isinstance(value, bool))):
+        raise _wrong(where, hint, value)
+    if origin is type:  # a class cannot be written in a file
+        raise _wrong(where, hint, value)
+    return value
+
+
+def _convert_choice(where: str, value: Any, hint: Any) -> Any:
+    """Return the value as the first of several types that it fits."""
+    options = [option for option in typing.get_args(hint) if option is not type(None)]
+    if len(options) == 1:
+        return convert(where, value, options[0])
+    for option in options:
+        try:
+            return convert(where, value, option)
+        except InvalidArgument:
+            continue
+    raise _wrong(where, hint, value)
+
+
+def _convert_list(where: str, value: Any, hint: Any) -> tuple[Any, ...]:
+    args = typing.get_args(hint)
+    if not isinstance(value, list):
+        raise _wrong(where, hint, value)
+    if len(args) == 2 and args[1] is Ellipsis:
+        return tuple(convert(f"{where}[{i}]", item, args[0]) for i, item in enumerate(value))
+    if len(value) != len(args):
+        raise _wrong(where, hint, value)
+    return tuple(convert(f"{where}[{i}]", item, part) for i, (item, part) in enumerate(zip(value, args, strict=True)))
+
+
+def _expected(hint: Any) -> str:
+    """Say in words what a type looks like in a file."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        options = [option for option in args if option is not type(None) and typing.get_origin(option) is not type]
+        words = [_expected(option) for option in options]
+        return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+    if origin is tuple:
+        return "a list [...]" if args[-1] is Ellipsis else f"a list of {len(args)} values"
+    if _is_mapping(origin):
+        return "a table { name = ... }"
+    return "a number" if hint is float else PLAIN.get(hint, "another value")
+
+
+def _is_mapping(origin: Any) -> bool:
+    return isinstance(origin, type) and issubclass(origin, Mapping)
+
+
+def _wrong(where: str, hint: Any, value: Any) -> InvalidArgument:
+    return InvalidArgument(f"{where}: expected {_expected(hint)}, got {value!r}")
+
+
+def _required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _choices(known: Mapping[str, Any]) -> str:
+    return f" (known keys: {', '.join(known)})" if known else " (it takes no keys)"

@@ -1,0 +1,164 @@
+"""A plan and what to expect of it, from a run file or from options; no table is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
+from typing import Any
+
+from ..algorithms import DPGD, Algorithm, Diff2
+from ..data import BuiltinSettings, DatasetSettings, TableSettings
+from ..errors import InvalidArgument
+from ..planning import Plan, plan
+from ..planning.prediction import TYPICAL_RHO, NoisePrediction, cycle_growth, predict_noise
+from ..privacy import Budget
+from ..questions import Protection
+from ..routines import GradientDescent
+from .reader import RunFile
+
+
+@dataclass(frozen=True)
+class AlikeReleases:
+    """Releases that have purpose, sampling and noise in common."""
+
+    purpose: str
+    sampling: str  # "full", "fixed" or "poisson"
+    rate: float  # largest probability of a unit to be in the batch
+    count: int  # of all clients together
+    multiplier: float  # noise deviation / sensitivity
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The plan, and the predicted noise: for the step length that was given, or for several."""
+
+    plan: Plan
+    dimension: int | None  # None: errors are those of one parameter
+    predictions: tuple[NoisePrediction, ...]  # one where a step length was given; none where the formula does not apply
+    step_length: float | None
+    cycle_growth: float | None  # by the noise of the differences; None where learning rate or dimension is not known
+
+    @property
+    def kinds(self) -> list[AlikeReleases]:
+        """What will be released, by purpose and by how the records are drawn."""
+        found: dict[tuple[str, str, float, float], int] = {}
+        for release in self.plan.releases:
+            key = (release.purpose, release.sampling, release.rate, release.multiplier)
+            found[key] = found.get(key, 0) + 1
+        return [AlikeReleases(*key[:3], count, key[3]) for key, count in found.items()]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        noise, population = self.plan, self.plan.population
+        counts: dict[str, int] = {}
+        for kind in self.kinds:
+            counts[kind.purpose] = counts.get(kind.purpose, 0) + kind.count
+        return {
+            "epsilon": noise.epsilon,
+            "delta": noise.budget.delta,
+            "budget_epsilon": noise.budget.epsilon,
+            "algorithm": noise.algorithm.name,
+            "rounds": noise.algorithm.rounds,
+            "client_sizes": list(noise.client_sizes),
+            "weighting": population.weighting,
+            "unit": population.unit,
+            "adjacency": population.adjacency,
+            "clients_per_round": population.clients_per_round,
+            "client_order": population.client_order,
+            "accounting": noise.accounting,
+            "sigma_1": noise.sigma_1,
+            "sigma_2": noise.sigma_2,
+            "sigma_3": noise.sigma_3,
+            "releases": counts,
+            "kinds": [asdict(kind) for kind in self.kinds],
+            "multipliers": dict(noise.multipliers),
+            "dimension": self.dimension,
+            "step_length": self.step_length,
+            "cycle_growth": self.cycle_growth,
+            "predictions": [prediction.to_json() for prediction in self.predictions],
+        }
+
+
+def preview(
+    client_sizes: Sequence[int],
+    run: RunFile | None,
+    options: Mapping[str, Any],
+    *,
+    step_length: float | None = None,
+    dimension: int | None = None,
+) -> Preview:
+    """Return the plan for a run file, for options, or for a run file changed by options, and what to expect of it.
+
+    Args:
+        options: ``epsilon``, ``delta``, fields of :class:`Protection` and of the algorithm; None: not given.
+        step_length: typical distance of two iterates; None predicts for a range of them.
+        dimension: the number of parameters; None takes it from the run file where that names all columns.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    names = {field.name for field in fields(Protection)}
+    changed = {name: given.pop(name) for name in list(given) if name in names}
+    protection = replace(Protection() if run is None else run.protection, **changed)
+    opening_share = None
+    if run is not None:
+        given = {"epsilon": run.privacy.epsilon, "delta": run.privacy.delta, **given}
+        if isinstance(run.data, TableSettings | DatasetSettings):
+            opening_share = run.data.opening_share
+    budget = Budget(given.pop("epsilon"), given.pop("delta"))
+    algorithm = _algorithm(run, given)
+    noise = plan(algorithm, budget, client_sizes, protection, opening_share=opening_share)
+    if dimension is None and run is not None:
+        dimension = _dimension(run)
+    predictions: tuple[NoisePrediction, ...] = ()
+    if isinstance(algorithm, Diff2) and predictable(algorithm, noise):
+        lengths = [step_length] if step_length is not None else _typical_lengths(algorithm)
+        predictions = tuple(
+            predict_noise(algorithm, budget, client_sizes, protection, step_length=length, dimension=dimension or 1)
+            for length in lengths
+        )
+    growth = None
+    if isinstance(algorithm, Diff2) and run is not None and dimension is not None:
+        growth = cycle_growth(algorithm, noise.sigma_2 or 0.0, dimension) if _descends(algorithm) else None
+    return Preview(noise, dimension, predictions, step_length, growth)
+
+
+def predictable(algorithm: Diff2, noise: Plan) -> bool:
+    """Whether the formula of the prediction holds: all records in every round."""
+    return algorithm.routine.local_steps == 1 and noise.population.everyone and noise.population.unit == "record"
+
+
+def _descends(algorithm: Diff2) -> bool:
+    return isinstance(algorithm.routine, GradientDescent) and algorithm.routine.schedule == "constant"
+
+
+def _algorithm(run: RunFile | None, options: Mapping[str, Any]) -> Algorithm:
+    if run is None:
+        # What is planned does not depend on the learning rate.
+        defaults: dict[str, Any] = {"restart_interval": 1, "clip_gradient": 1.0, "clip_smoothness": 1.0}
+        return Diff2(**{**defaults, **options}, routine=GradientDescent(learning_rate=1.0))
+    algorithm = run.algorithm
+    if isinstance(algorithm, DPGD):
+        # The same algorithm, bit for bit; so DIFF2 can be compared with it, and suggested.
+        algorithm = Diff2(algorithm.rounds, 1, algorithm.clip_gradient, 1.0, algorithm.routine)
+    known = {field.name for field in fields(algorithm)}  # type: ignore[arg-type]
+    for name, value in options.items():
+        if name not in known:
+            raise InvalidArgument(f"{algorithm.name} has no {name}, got {name}={value!r}; leave it out")
+    changed: Algorithm = replace(algorithm, **options)  # type: ignore[type-var]
+    return changed
+
+
+def _typical_lengths(algorithm: Diff2) -> list[float]:
+    return [rho * algorithm.clip_gradient / algorithm.clip_smoothness for rho in TYPICAL_RHO]
+
+
+def _dimension(run: RunFile) -> int | None:
+    """Return the number of parameters of the run's model, where the file says how many inputs and outputs there are."""
+    data = run.data
+    if isinstance(data, BuiltinSettings | DatasetSettings):
+        widths = [data.inputs, *run.model.hidden, data.outputs]
+        return sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(widths))
+    if data is None or data.columns is None or (data.task == "classification" and data.classes is None):
+        return None
+    widths = [len(data.columns), *run.model.hidden, 1 if data.classes is None else len(data.classes)]
+    return sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(widths))

@@ -1,0 +1,295 @@
+"""Run files: everything about a run in one TOML file, checked before a record is read.
+
+Tables: ``[data]``, ``[model]``, ``[algorithm]``, ``[routine]``, ``[privacy]`` and, optionally, ``[run]`` and
+``[federation]``. An unknown table or key is an error that suggests the nearest one.
+
+Files that hold more than one run, as experiments have them, are read with :func:`read_toml` and the same parts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .._validate import at_least, nearest, one_of, positive
+from ..algorithms import ALGORITHMS, Algorithm
+from ..data import BuiltinSettings, DatasetSettings, DataSettings, TableSettings
+from ..data.partition import PARTITIONS
+from ..data.places import DATA_VARIABLE
+from ..errors import InvalidArgument
+from ..models.mlp import ACTIVATIONS
+from ..privacy import Budget
+from ..privacy.calibration import ACCOUNTINGS
+from ..privacy.trust import Trust
+from ..questions import Protection
+from ..routines import ROUTINES, Routine
+from ..training import OUTPUTS
+from .fields import from_table
+
+TABLES = ("data", "model", "algorithm", "routine", "privacy", "run", "federation")
+OF_EXPERIMENTS = {"compare": "diff2 compare", "tune": "diff2 reproduce", "published": "diff2 reproduce"}
+AT_SITES = "(at the sites)"  # stands for the file where a run file of a federation names none
+DTYPES = ("float32", "float64")
+
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """``[model]``: a fully connected network. ``seed`` draws its start, which holds nothing private."""
+
+    hidden: tuple[int, ...] = (10,)
+    activation: str = "softplus"
+    seed: int = 0  # fixed, so that a killed run finds the same start again
+
+    def __post_init__(self) -> None:
+        one_of("activation", self.activation, ACTIVATIONS)
+        at_least("seed", self.seed, 0)
+        for i, width in enumerate(self.hidden):
+            at_least(f"hidden[{i}]", width, 1)
+
+
+@dataclass(frozen=True)
+class PrivacySettings:
+    """``[privacy]``: the budget, and how it is kept."""
+
+    epsilon: float
+    delta: float
+    accounting: str = "exact"
+    unit: str = "record"  # or "client"; groups of records: data.group_column
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        one_of("accounting", self.accounting, ACCOUNTINGS)
+        one_of("unit", self.unit, ("record", "client"))
+        Budget(self.epsilon, self.delta)
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.epsilon, self.delta)
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """``[run]``: what belongs to no other table. A ``seed`` makes the noise repeatable and the run *not private*."""
+
+    weighting: str = "clients"
+    clients_per_round: int | None = None
+    client_order: str = "round_robin"
+    output: str = "last"
+    dtype: str = "float32"
+    seed: int | None = None
+    metrics_every: int | None = None
+    engine: str = "auto"
+
+    def __post_init__(self) -> None:
+        Protection("client", self.weighting, self.clients_per_round, self.client_order)
+        one_of("output", self.output, OUTPUTS)
+        one_of("dtype", self.dtype, DTYPES)
+        for name, value, least in (
+            ("seed", self.seed, 0),
+            ("metrics_every", self.metrics_every, 1),
+        ):
+            if value is not None:
+                at_least(name, value, least)
+
+
+@dataclass(frozen=True)
+class FederationSettings:
+    """``[federation]``: the sites of a run, which keep their records.
+
+    Args:
+        sites: their names, in the order of the clients; without them, the clients of ``[data]`` on this machine.
+        timeout: seconds a site has for an answer; then the run stops, with its checkpoint.
+        start_timeout: seconds to wait until the sites are there.
+        minimum_sites: the run begins with at least this many of the sites, and then keeps to those; by default all.
+        restarts: how often a run that stopped is taken up again as a new job.
+        trust: who adds the noise: ``"server"``, or ``"sites"``, each its share; see ``trust.py``, also for the others.
+    """
+
+    sites: tuple[str, ...] = ()
+    timeout: float = 60.0
+    start_timeout: float = 120.0
+    minimum_sites: int | None = None
+    restarts: int = 3
+    trust: str = "server"
+    min_honest_sites: int | None = None
+    secure_aggregation: str = "none"
+
+    @property
+    def who(self) -> Trust:
+        """Who is trusted with what."""
+        return Trust(self.trust, self.min_honest_sites, self.secure_aggregation)
+
+    def __post_init__(self) -> None:
+        self.who.honest_of(len(self.sites) or self.min_honest_sites or 1)
+        positive("timeout", self.timeout)
+        positive("start_timeout", self.start_timeout)
+        at_least("restarts", self.restarts, 0)
+        for name in self.sites:
+            if not SITE_NAME.fullmatch(name) or name == "server":
+                raise InvalidArgument(
+                    f"expected sites to be names of letters, digits, '-' and '_', none of them 'server', got {name!r}"
+                )
+        if len(set(self.sites)) < len(self.sites):
+            raise InvalidArgument(f"a site is listed twice in sites={list(self.sites)!r}")
+        if self.minimum_sites is not None:
+            at_least("minimum_sites", self.minimum_sites, 1)
+            if self.minimum_sites > len(self.sites):
+                raise InvalidArgument(
+                    f"minimum_sites={self.minimum_sites} is more than the {len(self.sites)} sites that are listed"
+                )
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """A run file, read and checked."""
+
+    path: Path
+    data: DataSettings | None  # None only where a plan is made before there is data
+    model: ModelSettings
+    algorithm: Algorithm
+    privacy: PrivacySettings
+    run: RunSettings
+    federation: FederationSettings | None = None
+
+    @property
+    def protection(self) -> Protection:
+        """What is protected, and how that is counted."""
+        return protection_of(self.privacy, self.run, grouped=getattr(self.data, "group_column", None) is not None)
+
+
+def portable(engine: str) -> str:
+    """Return the engine that all sites take: by itself, none that depends on what is installed."""
+    return "portable" if engine == "auto" else engine
+
+
+def protection_of(privacy: PrivacySettings, run: RunSettings, *, grouped: bool) -> Protection:
+    """Return what ``[privacy]`` and ``[run]`` say of it; with groups of records, these are the unit."""
+    unit = "group" if grouped and privacy.unit == "record" else privacy.unit
+    return Protection(unit, run.weighting, run.clients_per_round, run.client_order, privacy.accounting)
+
+
+def read_run_file(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> RunFile:
+    """Read a run file; no table is opened.
+
+    Tables with relative names are looked up in the folder of the run file, then in ``data_dir``, then in the folder
+    that the environment variable DIFF2_DATA names.
+    """
+    folders = data_folders(path, data_dir)
+    return read_toml(path, TABLES, lambda content: _run_file(Path(path), content, folders))
+
+
+def read_toml(path: str | os.PathLike[str], tables: Sequence[str], parse: Callable[[Mapping[str, Any]], T]) -> T:
+    """Return what ``parse`` makes of a TOML file of these tables; every message begins with the path."""
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        _check_tables(content, tables)
+        return parse(content)
+    except FileNotFoundError:
+        raise InvalidArgument(f"no run file at {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path} is not a TOML file: {error}") from None
+    except InvalidArgument as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def data_folders(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None) -> list[Path]:
+    """Return where tables are looked up: beside the file, in ``data_dir``, in the folder of the environment."""
+    return [Path(path).parent, *(Path(folder) for folder in (data_dir, os.environ.get(DATA_VARIABLE)) if folder)]
+
+
+def required_table(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a table that a file must have."""
+    if name not in content:
+        raise InvalidArgument(f"the table [{name}] is missing")
+    table: Mapping[str, Any] = content[name]
+    return table
+
+
+def common_settings(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of ``[model]``, ``[privacy]`` and ``[run]``, by these names."""
+    return {
+        "model": from_table(ModelSettings, "model", content.get("model", {})),
+        "privacy": from_table(PrivacySettings, "privacy", required_table(content, "privacy")),
+        "run": from_table(RunSettings, "run", content.get("run", {})),
+    }
+
+
+def data_settings(table: Mapping[str, Any], folders: list[Path], *, at_sites: bool = False) -> DataSettings:
+    """Return ``[data]``; files are looked up in the folders, in this order."""
+    sources = [key for key in ("dataset", "builtin", "file", "files") if key in table]
+    if at_sites and not sources:
+        return from_table(TableSettings, "data", {**table, "file": AT_SITES})
+    if len(sources) > 1 and sources != ["file", "files"]:
+        raise InvalidArgument(f"[data] has both {sources[0]} and {sources[1]}; leave one of them out")
+    given: dict[str, Any] = {}
+    if "partition" in table and "builtin" not in table:
+        table = dict(table)
+        wanted = table.pop("partition")
+        if not isinstance(wanted, dict):
+            raise InvalidArgument(f"[data] expected partition = {{ name = {wanted!r}, ... }}, got {wanted!r}")
+        given["partition"] = named("data.partition", wanted, PARTITIONS)
+    if "builtin" in table:
+        return from_table(BuiltinSettings, "data", table)
+    if "dataset" in table:
+        return from_table(DatasetSettings, "data", table, folders=tuple(str(f) for f in folders), **given)
+    settings = from_table(TableSettings, "data", table, **given)
+    files = tuple(_found(file, folders) for file in settings.files)
+    return replace(settings, files=files, file=None if settings.file is None else _found(settings.file, folders))
+
+
+def named(table: str, keys: Mapping[str, Any], classes: Mapping[str, type], **given: Any) -> Any:
+    """Build the class that ``name`` chooses from the other keys; a routine inside is a table of the same kind."""
+    keys = dict(keys)
+    if "name" not in keys:
+        raise InvalidArgument(f"[{table}] needs the key 'name', one of {sorted(classes)}")
+    name = keys.pop("name")
+    if not isinstance(name, str) or name not in classes:
+        raise InvalidArgument(
+            f"[{table}] name: expected one of {sorted(classes)}, got {name!r}{nearest(name, classes)}"
+        )
+    for key, hint in typing.get_type_hints(classes[name]).items():
+        if hint is Routine and key not in given:
+            inner = f"{table}.{key}"
+            if not isinstance(keys.get(key), dict):
+                raise InvalidArgument(f"[{table}] needs a routine; add a table: [{inner}] with name = ...")
+            given[key] = named(inner, keys.pop(key), ROUTINES)
+    return from_table(classes[name], table, keys, **given)
+
+
+def _check_tables(content: Mapping[str, Any], tables: Sequence[str]) -> None:
+    for name, table in content.items():
+        if name in OF_EXPERIMENTS and name not in tables:
+            raise InvalidArgument(f"[{name}] is for {OF_EXPERIMENTS[name]}, which reads this file; a run file has none")
+        if name not in tables:
+            kind = "table" if isinstance(table, dict) else "key outside of a table:"
+            raise InvalidArgument(f"unknown {kind} {name!r}{nearest(name, tables)} (known tables: {', '.join(tables)})")
+        if not isinstance(table, dict):
+            raise InvalidArgument(f"expected [{name}] to be a table, got {name} = {table!r}")
+
+
+def _run_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -> RunFile:
+    routine = named("routine", required_table(content, "routine"), ROUTINES)
+    federation = content.get("federation")
+    return RunFile(
+        path=path,
+        data=data_settings(content["data"], folders, at_sites=federation is not None) if "data" in content else None,
+        federation=None if federation is None else from_table(FederationSettings, "federation", federation),
+        algorithm=named("algorithm", required_table(content, "algorithm"), ALGORITHMS, routine=routine),
+        **common_settings(content),
+    )
+
+
+def _found(file: str, folders: list[Path]) -> str:
+    """Return the first place where a table is; where it is nowhere, the first where it could have been."""
+    places = [folder / file for folder in folders]
+    return str(next((place for place in places if place.is_file()), places[0]))

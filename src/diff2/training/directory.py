@@ -1,0 +1,172 @@
+"""The directory of a run: where its noise, its ledger and its checkpoint come from, for a new run or a resumed one.
+
+A checkpoint of an unfinished run holds the key of its noise, so the file is readable by its owner alone, and the key is
+wiped when the run is complete. Resuming with other settings, or with other records, is refused: the same noise on
+another mean would give the difference of the two means away.
+
+The order on disk: the checkpoint with the key comes first, then the ledger, then ledger lines, then values. A run that
+is killed anywhere in between can be resumed, and releases nothing twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from .._files import plain, write_whole
+from ..errors import CheckpointError, InvalidArgument
+from ..privacy import Ledger, NoiseSource
+
+FORMAT = 3
+CHECKPOINT, LEDGER = "checkpoint.pt", "ledger.jsonl"
+
+
+class Checkpoint(NamedTuple):
+    """The state after some round, and what it belongs to."""
+
+    state: dict[str, Any] | None  # of tensors, numbers and dicts of them; None before the first round
+    history: list[dict[str, Any]]
+    settings: dict[str, Any]  # whatever must be the same to resume
+    key: bytes  # of the noise; empty once the run is complete
+    private: bool
+    records_tag: bytes  # a keyed hash of the records
+    opening: list[float] | None  # what was released before the first round
+    complete: bool
+
+
+class RunDirectory:
+    """Noise, ledger and checkpoint of one run. Without a path, all of it is in memory only."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        *,
+        header: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        seed: int | None,
+        resume: bool = False,
+    ):
+        """Open the run, or resume it; spend nothing.
+
+        Args:
+            header: describes the run for the ledger.
+            settings: whatever else must be the same for a run to be resumed.
+            seed: None takes the noise from the operating system.
+            resume: take up the run in ``path``, or start it if there is none.
+        """
+        self.path = None if path is None else Path(path)
+        self.settings = {**plain(header), **plain(settings), "seed": seed}
+        self.resumed = self._find(resume)
+        self._tag, self.opening = b"", None if self.resumed is None else self.resumed.opening
+        if self.resumed is not None and not self.resumed.complete:
+            self.noise = NoiseSource(self.resumed.key, private=self.resumed.private)
+        else:
+            self.noise = NoiseSource.from_system() if seed is None else NoiseSource.from_seed(seed)
+        self._header = plain(header)
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.resumed is not None and self.resumed.complete
+
+    def open_ledger(self, records: Sequence[Iterable[torch.Tensor]] | bytes) -> Ledger:
+        """Make sure that the records are those of the run, keep its key, and return its ledger.
+
+        Args:
+            records: tensors of all clients; or, where these are elsewhere, a hash of them, keyed with secrets of their
+                own.
+        """
+        if self.path is None:
+            return Ledger(self._header)
+        if self.complete and self.resumed is not None:
+            self._tag = self.resumed.records_tag  # the key is gone, and nothing more will be released
+            return Ledger.read(self.path / LEDGER)
+        self._tag = records if isinstance(records, bytes) else records_tag(self.noise.key, records)
+        if self.resumed is None:
+            self.save(None, [])
+            return Ledger(self._header, self.path / LEDGER)
+        if self._tag != self.resumed.records_tag:
+            raise CheckpointError(
+                f"{self.path / CHECKPOINT} belongs to a run on other records of the same shape; resuming would use the "
+                "same noise twice. Restore the records, or start a new run in another directory"
+            )
+        if not (self.path / LEDGER).exists() and self.resumed.state is None:  # killed before there was a ledger
+            return Ledger(self._header, self.path / LEDGER)
+        return Ledger.resume(self.path / LEDGER)
+
+    def save(self, state: Mapping[str, Any] | None, history: list[dict[str, Any]], *, complete: bool = False) -> None:
+        """Write the checkpoint; the key of the noise is wiped from a complete one."""
+        if self.path is None:
+            return
+        checkpoint = Checkpoint(
+            None if state is None else dict(state), history, self.settings, b"" if complete else self.noise.key,
+            self.noise.private, self._tag, self.opening, complete,
+        )  # fmt: skip
+        fields = {**checkpoint._asdict(), "key": checkpoint.key.hex(), "records_tag": checkpoint.records_tag.hex()}
+        file = io.BytesIO()
+        torch.save({"format": FORMAT, **fields}, file)
+        write_whole(self.path / CHECKPOINT, file.getvalue(), secret=True)
+
+    def _find(self, resume: bool) -> Checkpoint | None:
+        if self.path is None:
+            if resume:
+                raise InvalidArgument("resume=True needs the directory of the run to resume; give directory=...")
+            return None
+        self.path.mkdir(parents=True, exist_ok=True)
+        checkpoint, ledger = self.path / CHECKPOINT, self.path / LEDGER
+        if not resume:
+            for existing in (checkpoint, ledger):
+                if existing.exists():
+                    raise CheckpointError(
+                        f"{existing} exists: resume that run (resume=True), or choose another directory"
+                    )
+            return None
+        if not checkpoint.exists():
+            if ledger.exists():
+                raise CheckpointError(
+                    f"{ledger} has no checkpoint beside it, so the run cannot be resumed; its releases stay spent. "
+                    "Start a new run in another directory"
+                )
+            return None
+        found = load(checkpoint)
+        _require_same(checkpoint, self.settings, found.settings)
+        return found
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a checkpoint; no code in it is executed."""
+    try:
+        fields = torch.load(path, weights_only=True)
+        if fields.pop("format") != FORMAT:
+            raise KeyError("format")
+        fields.update({name: bytes.fromhex(fields[name]) for name in ("key", "records_tag")})
+        return Checkpoint(**fields)
+    except Exception as error:
+        raise CheckpointError(f"{path} is not a checkpoint of this version of diff2 ({error})") from None
+
+
+def records_tag(key: bytes, clients: Sequence[Iterable[torch.Tensor]]) -> bytes:
+    """Return a hash of all records that says nothing without the key."""
+    digest = hmac.new(key, digestmod=hashlib.blake2b)
+    for client in clients:
+        for part in client:
+            digest.update(f"{tuple(part.shape)} {part.dtype};".encode())
+            digest.update(part.cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.digest()
+
+
+def _require_same(path: Path, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """Refuse to resume with other settings; name the first that differs."""
+    for name in [*mine, *theirs]:
+        if mine.get(name) != theirs.get(name):
+            raise CheckpointError(
+                f"{path} belongs to another run: {name} was {theirs.get(name)!r} and is now {mine.get(name)!r}. "
+                "Resume with the original settings, or start a new run in another directory"
+            )

@@ -1,0 +1,83 @@
+"""What a run leaves behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from .._files import write_json
+from .._types import Vector
+from ..planning.plan import Plan
+from ..privacy import Ledger
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """A trained model, and everything needed to say what it cost."""
+
+    model: nn.Module
+    params: Vector  # of the model, as one vector
+    history: pandas.DataFrame  # one row per round: what was released, and timings
+    ledger: Ledger
+    plan: Plan
+    engine: str  # how gradients were computed
+
+    @property
+    def guarantee(self) -> str:
+        """One sentence a privacy officer can sign; ``ledger.guarantee()`` has the same as data."""
+        return str(self.ledger.guarantee())
+
+    @property
+    def epsilon(self) -> float:
+        """What the run cost, from the ledger, at the budget's delta."""
+        return self.ledger.epsilon()
+
+    def summary(self) -> dict[str, Any]:
+        """Return plain JSON values: guarantee, noise, time."""
+        plan, history = self.plan, self.history
+        return {
+            "guarantee": self.ledger.guarantee().to_json(),
+            "algorithm": self.ledger.header["algorithm"],
+            "weighting": plan.population.weighting,
+            "unit": plan.population.unit,
+            "accounting": plan.accounting,
+            "sigma_1": plan.sigma_1,
+            "sigma_2": plan.sigma_2,
+            "sigma_3": plan.sigma_3,
+            "rounds": len(history),
+            "parameters": self.params.numel(),
+            "engine": self.engine,
+            "seconds": float(history["seconds"].sum()),
+        }
+
+    def save(self, directory: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> Path:
+        """Write model.pt, result.json and history.csv; the ledger is there already if the run had this directory.
+
+        Args:
+            more: what else result.json should say.
+        """
+        target = Path(directory)
+        target.mkdir(parents=True, exist_ok=True)
+        torch.save(self.model.state_dict(), target / "model.pt")
+        write_json(target / "result.json", {**self.summary(), **(more or {})})
+        self.history.to_csv(target / "history.csv", index=False)
+        return target
+
+
+def history_table(rows: list[dict[str, Any]], ledger: Ledger) -> pandas.DataFrame:
+    """Return the rounds as a table, with the epsilon spent after each."""
+    import pandas
+
+    table = pandas.DataFrame(rows)
+    if len(table):
+        table.insert(table.columns.get_loc("multiplier") + 1, "epsilon", ledger.epsilon_path(list(table["round"])))
+    return table
