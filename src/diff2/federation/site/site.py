@@ -16,27 +16,20 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from ..._files import write_whole
 from ..._version import __version__
-from ...cohorts.bounds import bounded
-from ...cohorts.per_client import ClientSums
 from ...errors import Diff2Error, InvalidArgument
 from ...planning import Plan
-from ...privacy import NoiseSource, Release
+from ...privacy import NoiseSource
 from ...privacy.noise import KEY_BYTES
-from ...privacy.release import NONE
-from ...questions import Population
 from ...training.directory import records_tag
 from ..agreement import Agreement, read_agreement
 from ..faults import BadMessage, Refusal
-from ..own_noise.noise import MAX_TOTAL, SiteNoise, check_trust
-from ..sealed.keys import MAX_TOTAL as MAX_SEALED_TOTAL
+from ..own_noise.noise import check_trust
 from ..sealed.keys import MODEL, NO_KEYS, SEALED, SiteKeys, sealed_answer, store_model
 from ..wire.messages import Message, digest, read, refusal, write
 from ..wire.request import (
-    ANSWER,
     ASK,
     CLOSE,
     CLOSED,
@@ -45,29 +38,15 @@ from ..wire.request import (
     OPEN,
     OPENED,
     Request,
-    as_array,
-    read_request,
     whole_number,
 )
-from .declared import require_declared
 from .ledger import Answer, RunLine, SiteLedger
+from .open_run import OpenRun
 from .policy import Policy, SiteFile
 from .records import SiteRecords, load_records
 
 LOG = logging.getLogger("diff2.site")
 RUN_ID = re.compile(r"[0-9a-f]{32}")
-
-
-class _OpenRun(NamedTuple):
-    """An open run."""
-
-    agreement: Agreement
-    population: Population
-    client: int  # the index of this site among the clients
-    sums: ClientSums
-    dimension: int
-    engine: str
-    noise: SiteNoise | None = None  # of this site, where it adds its own
 
 
 class Site:
@@ -96,7 +75,7 @@ class Site:
         self.ledger = SiteLedger(directory / "ledger.jsonl", name)
         self._load = load
         self._directory = directory
-        self._runs: dict[str, _OpenRun] = {}
+        self._runs: dict[str, OpenRun] = {}
         self._loaded: tuple[str, SiteRecords] | None = None
         self._last: tuple[str, bytes] = ("", b"")  # digest of the last request, and its answer
 
@@ -165,15 +144,7 @@ class Site:
         if name not in self._runs:
             raise Refusal("the run is not open; open it first")
         run = self._runs[name]
-        if run.agreement.trust.sealed != sealed:
-            raise Refusal("in this run requests must " + ("not be sealed" if sealed else "be sealed"))
-        request = read_request(message, run.dimension, run.agreement.dtype)
-        if bool(request.multiplier) != (run.noise is not None):
-            who = "the server adds" if request.multiplier else "the sites add"
-            raise Refusal(f"{request} is not answered: in this run {who} the noise")
-        for _, question in request.parts:
-            require_declared(run.agreement.algorithm, run.population, run.client, question)
-        return self._once(run, request, payload)
+        return self._once(run, run.read(message, sealed=sealed), payload)
 
     def _describe(self, message: Message) -> Message:
         agreement = _agreement(message)
@@ -195,7 +166,7 @@ class Site:
         if known is None:
             self.policy.check_total(agreement, self.ledger.epsilon, self.ledger.delta)
         source = self._source(run, agreement.run.seed, known is None)
-        opened = self._prepared(agreement, plan, index, records, source)
+        opened = OpenRun(agreement, plan, index, records, source)
         if opened.engine != message.fields.get("engine"):
             raise Refusal(
                 f"this site computes gradients with the engine {opened.engine!r}, the server expects "
@@ -233,26 +204,13 @@ class Site:
         except Diff2Error as error:
             raise Refusal(f"the agreement cannot be accepted: {error}") from None
 
-    def _prepared(
-        self, agreement: Agreement, plan: Plan, index: int, records: SiteRecords, source: NoiseSource
-    ) -> _OpenRun:
-        engine, stochastic = agreement.build_engine()
-        sums = ClientSums(
-            engine, records.client, index, plan.population, source=source, stochastic=stochastic, groups=records.groups
-        )
-        noise = None
-        if agreement.trust.noise == "sites":
-            limit = MAX_SEALED_TOTAL if agreement.trust.sealed else MAX_TOTAL
-            noise = SiteNoise(plan, agreement.trust.honest_of(len(plan.client_sizes)), index, sums, source, limit)
-        return _OpenRun(agreement, plan.population, index, sums, len(engine.flat), engine.name, noise)
-
     def _close(self, run: str) -> Message:
         self.ledger.end(run)
         self._runs.pop(run, None)
         self._key_path(run).unlink(missing_ok=True)
         return Message(CLOSED, {"run": run, "site": self.name})
 
-    def _once(self, run: _OpenRun, request: Request, payload: bytes) -> bytes:
+    def _once(self, run: OpenRun, request: Request, payload: bytes) -> bytes:
         """Return an answer: a repeated request gets the same bytes, a changed one is refused."""
         name, sent = request.run, digest(payload)
         known = self.ledger.answered(name, request.label)
@@ -263,10 +221,8 @@ class Site:
             )
         if self._last[0] == sent:
             return self._last[1]
-        if run.noise is None:
-            message, release = self._clipped_sum(run, request, sent)
-        else:
-            message, release = self._noisy_part(run.noise, request, sent)
+        earlier = [answer.release for answer in self.ledger.answers(name)]
+        message, release = run.answer(request, sent, self.ledger.runs[name].sites, earlier)
         answer = write(message)
         if known is None:
             line = Answer(name, release, request.label[2], request.multiplier, sent, digest(answer))
@@ -278,26 +234,6 @@ class Site:
             )
         self._last = (sent, answer)
         return answer
-
-    def _clipped_sum(self, run: _OpenRun, request: Request, sent: str) -> tuple[Message, Release]:
-        """Answer with the clipped sum; the server adds the noise."""
-        question, population = request.question, run.population
-        drawn = question.batch.rate is not None
-        count = None if drawn else population.count(run.client, question.batch, question.round)
-        value = as_array(run.sums.answer(question))
-        release = bounded(population, question, None, 0.0).release._replace(mechanism=NONE)
-        return Message(ANSWER, {"request": sent, "count": count}, {"value": value}), release
-
-    def _noisy_part(self, noise: SiteNoise, request: Request, sent: str) -> tuple[Message, Release]:
-        """Answer with this site's part of a release and its own noise."""
-        found = noise.answer(request, [answer.release for answer in self.ledger.answers(request.run)])
-        fields = {
-            "request": sent,
-            "grid": found.scale.grid,
-            "noise_std": found.scale.site_std,
-            "together": [self.ledger.runs[request.run].sites[p] for p in found.scale.clients],
-        }
-        return Message(ANSWER, fields, {"steps": found.steps}), found.release
 
     def _records(self, agreement: Agreement) -> SiteRecords:
         """Return the records this site trains on, read once."""

@@ -1,0 +1,82 @@
+"""An open run at a site: which requests belong to it, and how they are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...cohorts.bounds import bounded
+from ...cohorts.per_client import ClientSums
+from ...planning import Plan
+from ...privacy import NoiseSource, Release
+from ...privacy.release import NONE
+from ..agreement import Agreement
+from ..faults import Refusal
+from ..own_noise.noise import MAX_TOTAL, SiteNoise
+from ..sealed.keys import MAX_TOTAL as MAX_SEALED_TOTAL
+from ..wire.messages import Message
+from ..wire.request import ANSWER, Request, as_array, read_request
+from .declared import require_declared
+from .records import SiteRecords
+
+
+class OpenRun:
+    """What a site has prepared for one run."""
+
+    def __init__(self, agreement: Agreement, plan: Plan, client: int, records: SiteRecords, source: NoiseSource):
+        """Take part as ``client``; ``source`` draws batches, masks and noise."""
+        engine, stochastic = agreement.build_engine()
+        self.engine = engine.name
+        self._agreement = agreement
+        self._population = plan.population
+        self._client = client
+        self._dimension = len(engine.flat)
+        self._sums = ClientSums(
+            engine, records.client, client, plan.population, source=source, stochastic=stochastic, groups=records.groups
+        )
+        self._noise: SiteNoise | None = None  # where the sites add it
+        if agreement.trust.noise == "sites":
+            limit = MAX_SEALED_TOTAL if agreement.trust.sealed else MAX_TOTAL
+            honest = agreement.trust.honest_of(len(plan.client_sizes))
+            self._noise = SiteNoise(plan, honest, client, self._sums, source, limit)
+
+    def read(self, message: Message, *, sealed: bool) -> Request:
+        """Return the request in a message; refuse one that does not belong to the agreement."""
+        if self._agreement.trust.sealed != sealed:
+            raise Refusal("in this run requests must " + ("not be sealed" if sealed else "be sealed"))
+        request = read_request(message, self._dimension, self._agreement.dtype)
+        if bool(request.multiplier) != (self._noise is not None):
+            who = "the server adds" if request.multiplier else "the sites add"
+            raise Refusal(f"{request} is not answered: in this run {who} the noise")
+        for _, question in request.parts:
+            require_declared(self._agreement.algorithm, self._population, self._client, question)
+        return request
+
+    def answer(
+        self, request: Request, sent: str, sites: Sequence[str], earlier: Sequence[Release]
+    ) -> tuple[Message, Release]:
+        """Return the answer, and what it is by itself as a release.
+
+        Args:
+            sent: digest of the request, by which the answer refers to it.
+            sites: of the run, in order.
+            earlier: what this site has released in this run so far.
+        """
+        if self._noise is None:
+            return self._clipped_sum(request, sent)
+        found = self._noise.answer(request, earlier)
+        fields = {
+            "request": sent,
+            "grid": found.scale.grid,
+            "noise_std": found.scale.site_std,
+            "together": [sites[p] for p in found.scale.clients],
+        }
+        return Message(ANSWER, fields, {"steps": found.steps}), found.release
+
+    def _clipped_sum(self, request: Request, sent: str) -> tuple[Message, Release]:
+        """Answer with the clipped sum; the server adds the noise."""
+        question, population = request.question, self._population
+        drawn = question.batch.rate is not None
+        count = None if drawn else population.count(self._client, question.batch, question.round)
+        value = as_array(self._sums.answer(question))
+        release = bounded(population, question, None, 0.0).release._replace(mechanism=NONE)
+        return Message(ANSWER, {"request": sent, "count": count}, {"value": value}), release
