@@ -68,7 +68,7 @@ def measured(kind: str, sites: int, parameters: int, rounds: int) -> Cost:
         if kind == "real":
             run_locally(spec, folder, simulate=False, restarts=0, start_timeout=300.0)
         else:
-            _in_process(order, folder)
+            _in_process(spec, folder)
         progress = read_json(spec.directory / PROGRESS) or {}
         spent = max(_read_seconds(folder / name) for name in names)
         seconds = float(pandas.read_csv(spec.directory / "history.csv")["seconds"].median())
@@ -104,7 +104,7 @@ def _time_sums(folder_of: Any) -> None:
 
 def _in_process(spec: JobSpec, folder: Path) -> None:
     files = {}
-    for name in order.sites:
+    for name in spec.sites:
         path = folder / name / "site.toml"
         path.write_text(
             path.read_text().replace('entry_point = "benchmarks.silos:timed_records"', 'file = "records.npz"')
