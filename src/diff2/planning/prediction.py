@@ -181,6 +181,7 @@ def _sigma(single: DPGD, budget: Budget, sizes: tuple[int, ...], protection: Pro
     return plan(single, budget, sizes, protection).sigma_1 or 0.0
 
 
+@lru_cache(maxsize=4096)  # asked for again and again, for every rho
 def _cycle(restart_interval: int, rounds: int | None) -> _Cycle:
     T = restart_interval
     if rounds is None:
