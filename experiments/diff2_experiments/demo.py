@@ -10,7 +10,6 @@ The settings were found beforehand, see ``docs/demo.md`` and ``benchmarks/demo_s
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 import warnings
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from diff2._files import write_json
 from diff2.algorithms import DPGD, GD, Algorithm, Diff2
 from diff2.cli.console import show_facts, show_guarantee, show_line, show_rows
 from diff2.data.randhie import Pair, RandHie, load
@@ -114,7 +114,7 @@ def run_demo(
     )
     notes = _notes(private, budget, seed, shortened=rounds is not None)
     report = DemoReport(rows, private.guarantee, figure, out / private.plan.algorithm.name / LEDGER, notes)
-    (out / "demo.json").write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
+    write_json(out / "demo.json", report.to_json())
     return report
 
 
@@ -201,7 +201,9 @@ def _claim(out: Path) -> None:
     if out.is_dir() and any(out.iterdir()) and not (out / MARKER).is_file():
         raise InvalidArgument(f"{out} holds files that are not the demo's; choose a new or an empty directory")
     out.mkdir(parents=True, exist_ok=True)
-    (out / MARKER).write_text("Written by `diff2 demo`, which replaces its own files here when it is run again.\n")
+    (out / MARKER).write_text(
+        "Written by `diff2 demo`, which replaces its own files here when it is run again.\n", "utf-8"
+    )
     for algorithm in METHODS.values():
         for name in RUN_FILES:
             (out / algorithm.name / name).unlink(missing_ok=True)

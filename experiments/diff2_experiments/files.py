@@ -27,7 +27,7 @@ from diff2.runfile.reader import (
     common_settings,
     data_folders,
     data_settings,
-    read_toml,
+    parse_tables,
     required_table,
 )
 
@@ -89,7 +89,7 @@ def read_compare_file(path: PathLike, data_dir: PathLike | None = None) -> Compa
                 raise InvalidArgument(f"expected [compare.{name}] to be a table, got {name} = {table!r}")
         return CompareFile(**_base(path, content, data_dir), methods=methods)
 
-    return read_toml(path, ALL_TABLES, parse)
+    return parse_tables(path, ALL_TABLES, parse)
 
 
 def read_tune_file(path: PathLike, data_dir: PathLike | None = None) -> TuneFile:
@@ -106,7 +106,7 @@ def read_tune_file(path: PathLike, data_dir: PathLike | None = None) -> TuneFile
             published=content.get("published", {}),
         )
 
-    return read_toml(path, ALL_TABLES, parse)
+    return parse_tables(path, ALL_TABLES, parse)
 
 
 def find_file(folder: str, name: str) -> Path:

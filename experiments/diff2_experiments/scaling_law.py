@@ -30,7 +30,7 @@ from diff2.privacy import Budget
 from diff2.questions import GRADIENT
 from diff2.routines import GradientDescent
 from diff2.runfile.fields import from_table
-from diff2.runfile.reader import read_toml
+from diff2.runfile.reader import parse_tables
 from diff2.training.build import prepare
 
 from .gradient_norms import GradientNorms
@@ -119,7 +119,7 @@ def read_experiment(path: Path) -> Experiment:
         tuned = from_table(Tuned, "tuned", content["tuned"]) if "tuned" in content else None
         return from_table(Experiment, "scaling", content.get("scaling", {}), tuned=tuned)
 
-    return read_toml(path, ("scaling", "tuned"), parse)
+    return parse_tables(path, ("scaling", "tuned"), parse)
 
 
 def scaling_law(

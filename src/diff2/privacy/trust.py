@@ -3,14 +3,14 @@ r"""Who adds the noise, and how many sites can be counted on.
 With ``noise="server"`` the sites send sums that are clipped and nothing else, and the server adds the noise. With
 ``noise="sites"`` every site adds its own before anything leaves it. A release needs noise of deviation :math:`\tau`; of
 the m sites that are asked, at least h are honest and answer, and whoever is not honest knows its own noise and can take
-it off. So each adds a share of variance
+it off. So each adds noise of variance
 
 .. math::
     \tau^2 / h \quad \text{to its part of the weighted mean}, \qquad
     h = \max(1, H - (P - m)) \text{ of the m, for } H \text{ of all } P,
 
-and any h of the shares together have the variance :math:`\tau^2`, whatever the weights are. (For a plain mean over
-P = m sites that is :math:`P^2 \tau^2 / H` on a site's own mean.) The site whose record is protected is honest to
+and the noise of any h of them together has the variance :math:`\tau^2`, whatever the weights are. (For a plain mean
+over P = m sites that is :math:`P^2 \tau^2 / H` on a site's own mean.) The site whose record is protected is honest to
 itself: hence h is at least one, and a site that is asked alone adds all of it.
 """
 
@@ -23,7 +23,7 @@ from ..errors import InvalidArgument
 
 NOISES = ("server", "sites")
 AGGREGATIONS = ("none", "tenseal")
-MOST_SEALED = 64  # sites whose ciphertexts can be added; see federation/sealed.py
+MOST_SEALED = 64  # sites whose ciphertexts can be added; see federation/sealed/keys.py
 
 
 @dataclass(frozen=True)

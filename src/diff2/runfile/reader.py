@@ -3,20 +3,20 @@
 Tables: ``[data]``, ``[model]``, ``[algorithm]``, ``[routine]``, ``[privacy]`` and, optionally, ``[run]`` and
 ``[federation]``. An unknown table or key is an error that suggests the nearest one.
 
-Files that hold more than one run, as experiments have them, are read with :func:`read_toml` and the same parts.
+Files that hold more than one run, as experiments have them, are read with :func:`parse_tables` and the same parts.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import tomllib
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .._files import read_toml
 from .._validate import at_least, nearest, one_of, positive
 from ..algorithms import ALGORITHMS, Algorithm
 from ..data import BuiltinSettings, DatasetSettings, DataSettings, TableSettings
@@ -111,8 +111,8 @@ class FederationSettings:
         timeout: seconds a site has for an answer; then the run stops, with its checkpoint.
         start_timeout: seconds to wait until the sites are there.
         minimum_sites: the run begins with at least this many of the sites, and then keeps to those; by default all.
-        restarts: how often a run that stopped is taken up again as a new job.
-        trust: who adds the noise: ``"server"``, or ``"sites"``, each its share; see ``trust.py``, also for the others.
+        restarts: how often a run that stopped is resumed as a new job.
+        trust: who adds the noise: ``"server"``, or ``"sites"``, each its own; see ``privacy/trust.py``.
     """
 
     sites: tuple[str, ...] = ()
@@ -185,19 +185,15 @@ def read_run_file(path: str | os.PathLike[str], data_dir: str | os.PathLike[str]
     that the environment variable DIFF2_DATA names.
     """
     folders = data_folders(path, data_dir)
-    return read_toml(path, TABLES, lambda content: _run_file(Path(path), content, folders))
+    return parse_tables(path, TABLES, lambda content: _run_file(Path(path), content, folders))
 
 
-def read_toml(path: str | os.PathLike[str], tables: Sequence[str], parse: Callable[[Mapping[str, Any]], T]) -> T:
+def parse_tables(path: str | os.PathLike[str], tables: Sequence[str], parse: Callable[[Mapping[str, Any]], T]) -> T:
     """Return what ``parse`` makes of a TOML file of these tables; every message begins with the path."""
+    content = read_toml(path, "run file")
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         _check_tables(content, tables)
         return parse(content)
-    except FileNotFoundError:
-        raise InvalidArgument(f"no run file at {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"{path} is not a TOML file: {error}") from None
     except InvalidArgument as error:
         raise type(error)(f"{path}: {error}") from None
 

@@ -256,7 +256,7 @@ def test_a_provisioned_package_trains_and_turns_strangers_away(tmp_path):
 
 @pytest.mark.slow
 def test_submit_resumes_with_a_new_job_after_a_site_was_killed(tmp_path):
-    rounds, killed = 60, []
+    rounds, killed = 400, []  # enough to be still running when progress is seen from afar
     with Processes() as processes:
         deployment = Deployment(tmp_path, processes, rounds)
 
