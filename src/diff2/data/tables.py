@@ -47,6 +47,7 @@ class TableSettings:
         scale: ``"none"`` uses columns without bounds as they are; ``"data"`` standardises them by their own mean and
             deviation (of the records trained on), which leaks; ``"private"`` by a mean and deviation released with
             noise, for a share of the budget.
+        unscaled: inputs that are used as they are, whatever ``scale`` says.
         scale_bounds: for ``"private"``: the public range to which values are clipped first; B for [-B, B] in all
             columns, or [low, high] by column.
         scale_share: for ``"private"``: the share of the budget's mu^2.
@@ -69,6 +70,7 @@ class TableSettings:
     drop: tuple[str, ...] = ()
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     scale: str = "none"
+    unscaled: tuple[str, ...] = ()
     scale_bounds: float | Mapping[str, tuple[float, float]] | None = None
     scale_share: float | None = None
     target_scale: str | None = None
@@ -146,6 +148,10 @@ class TableSettings:
                 f"client_column and group_column are both {self.group_column!r}; to protect whole clients, leave "
                 "group_column out and set unit = 'client' in [privacy]"
             )
+
+        for name in self.unscaled:
+            if name in self.bounds or name == self.target:
+                raise InvalidArgument(f"unscaled names {name!r}, which is the target or has bounds; leave it out")
 
     def _check_private_scale(self) -> None:
         if self.scale != "private":
@@ -268,6 +274,9 @@ def input_columns(settings: TableSettings, clients: Sequence[ClientTable]) -> tu
                 f"client {client.name!r} has column {extra[0]!r}, client {first.name!r} has not; list the inputs in "
                 "columns, or leave it out with drop"
             )
+    for name in settings.unscaled:
+        if name not in inputs:
+            raise InvalidArgument(f"unscaled names {name!r}, which is no input{nearest(name, inputs)}")
     for name in settings.bounds:
         if name not in (*inputs, settings.target):
             hint = nearest(name, (*inputs, settings.target))
