@@ -19,10 +19,11 @@ import diff2
 from commands import change, write_folder
 from diff2 import Diff2Error, InvalidArgument, PrivacyLeakWarning
 from diff2.experiments.grids import read_grids
+from diff2.experiments.halving import best_points
 from diff2.experiments.reproduction import least, reproduce
 from diff2.experiments.store import RunStore
 from diff2.experiments.tuning import Place, _joined
-from diff2.ladder import Ladder, Watch
+from diff2.ladder import Halving, Ladder, Watch
 from diff2.runfile import read_tune_file
 
 ROOT = Path(__file__).parents[1]
@@ -155,6 +156,15 @@ def test_ladders_that_make_no_sense(rule, message):
         Ladder(**rule)
 
 
+def test_a_watch_that_is_told_when_it_is_enough():
+    watch = Watch(Ladder(patience=2), looks=3)
+    assert [watch(loss) for loss in (1.0, 0.9, 0.8)] == [False, False, True]
+    assert not watch.stopped
+    failing = Watch(Ladder(patience=2), looks=3)
+    assert [failing(loss) for loss in (1.0, 2.0, 2.0)] == [False, False, True]
+    assert failing.stopped
+
+
 # Grids
 
 
@@ -267,6 +277,75 @@ def test_no_survivor_is_said(folder):
 
 def reproduced_count(folder):
     return len(RunStore(folder / "out").runs())
+
+
+# Halving
+
+HALVING = """
+[halving]
+rounds = [8, 20]
+keep = [3, 1]
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"rounds": (200,)}, "a number to keep for each of rounds"),
+        ({"rounds": (), "keep": ()}, "a number to keep for each of rounds"),
+        ({"rounds": (600, 200)}, "expected rounds to rise"),
+        ({"keep": (3, 3)}, "expected keep to fall"),
+        ({"keep": (3, 0)}, "expected keep >= 1"),
+    ],
+)
+def test_halvings_that_make_no_sense(rule, message):
+    with pytest.raises(InvalidArgument, match=message):
+        Halving(**rule)
+
+
+def test_the_best_by_each_criterion_go_on():
+    def run(loss, norm):
+        return {"train_loss": [9.0, loss], "squared_gradient_norm": [norm, None]}
+
+    points = list("abcdef")
+    reached = [run(3.0, 1.0), run(1.0, 6.0), None, run(2.0, 5.0), run(4.0, 2.0), run(1.5, 4.0)]
+    assert best_points(points, reached, 1) == ["a", "b"]
+    assert best_points(points, reached, 2) == ["a", "b", "e", "f"]
+    assert best_points(points, reached, 9) == ["a", "b", "d", "e", "f"]
+
+
+def test_halved_runs_are_those_of_the_full_grid(folder):
+    (folder / "run.toml").write_text((folder / "run.toml").read_text() + HALVING)
+    names = ["gd", "dpgd", "diff2"]
+    _, full = reproduced(folder, "full", names=names, seeds=2)
+    found, runs = reproduced(folder, names=names, seeds=2, grid="halved")
+    whole, thinned = without_time(full), without_time(runs)
+    assert thinned.items() <= whole.items()
+    assert {run["seed"] for run in runs} == {0, 1}
+    kept = {tuned.method: tuned.settings for tuned in found.tuned}
+    assert kept["gd"] == 1
+    assert 1 <= kept["dpgd"] <= 2
+    assert 1 <= kept["diff2"] <= 2 < 8  # one by each criterion
+    assert found.rule.startswith(
+        "Of the full grid, after 8 rounds the best 3, after 20 rounds the best 1 by train loss"
+    )
+    stored = RunStore(folder / "out").runs()
+    assert found.trained == len(stored)
+    short = {key: run for key, run in stored.items() if "@" in key}
+    assert {run["stopped_at"] for run in short.values()} == {8, 20}
+    assert all(run["survived"] and run["seed"] == 0 for run in short.values())
+    for key, run in short.items():  # the beginning of the run that would have been
+        one = whole.get(key.split("@")[0])
+        if one is not None:
+            assert run["train_loss"] == one["train_loss"][: len(run["train_loss"])]
+    assert reproduced(folder, names=names, seeds=2, grid="halved")[0].trained == 0
+
+
+def test_the_rate_of_an_averaged_routine_is_that_of_the_one_inside(folder):
+    inside = 'routine = { name = "averaging", routine = { name = "gradient_descent", learning_rate = 1.0 } }\n'
+    change(folder, ("[tune.dpgd.grid]", f"[tune.dpgd]\n{inside}[tune.dpgd.grid]"))
+    (grid,) = read_grids(read_tune_file(folder / "run.toml"), ["dpgd"], "full")
+    assert grid.points[0].at(0.25).routine == diff2.Averaging(diff2.GradientDescent(0.25))
 
 
 def test_jobs_do_not_change_the_runs(folder):

@@ -76,7 +76,7 @@ def reproduce(
         str | None, typer.Option(metavar="E,...", help="Budgets; by default the one of \\[privacy].")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ... of noise and starting point.")] = 5,
-    grid: Annotated[str, typer.Option(help="full, or reduced.")] = "full",
+    grid: Annotated[str, typer.Option(help="full, reduced, or halved: the full one, thinned out.")] = "full",
     accounting: Annotated[
         str | None, typer.Option(metavar="RULE,...", help="paper, exact, or both; by default that of \\[privacy].")
     ] = None,

@@ -51,20 +51,55 @@ class Ladder:
         return [self.first_rate * self.factor**i for i in range(self.rates)]
 
 
-class Watch:
-    """Told the losses of one run, says when to stop it."""
+@dataclass(frozen=True)
+class Halving:
+    """``[halving]``: after so many rounds, only the best settings of a grid go on; see ``experiments/halving.py``.
 
-    def __init__(self, ladder: Ladder):
+    Args:
+        rounds: when settings are compared, each with the first rate that survived until then.
+        keep: how many go on each time, by train loss; and as many by squared gradient norm.
+    """
+
+    rounds: tuple[int, ...] = (200, 600)
+    keep: tuple[int, ...] = (12, 3)
+
+    def __post_init__(self) -> None:
+        if len(self.rounds) != len(self.keep) or not self.rounds:
+            raise InvalidArgument(
+                f"expected a number to keep for each of rounds, got rounds={list(self.rounds)!r}, "
+                f"keep={list(self.keep)!r}"
+            )
+        for name, values, order in (("rounds", self.rounds, 1), ("keep", self.keep, -1)):
+            for value in values:
+                at_least(name, value, 1)
+            if list(values) != sorted(set(values), key=lambda value: order * value):
+                way = "rise" if order > 0 else "fall"
+                raise InvalidArgument(f"expected {name} to {way} from one to the next, got {name}={list(values)!r}")
+
+    def __str__(self) -> str:
+        steps = [
+            f"after {rounds:,} rounds the best {keep}" for rounds, keep in zip(self.rounds, self.keep, strict=True)
+        ]
+        return f"{', '.join(steps)} by train loss and as many by gradient norm go on"
+
+
+class Watch:
+    """Told the losses of one run, says when to stop it: where its rate is inappropriate, or after ``looks`` of them."""
+
+    def __init__(self, ladder: Ladder, looks: int | None = None):
         self._ladder = ladder
+        self._looks = looks
         self._least = math.inf
         self._count = 0
-        self.stopped = False
+        self.stopped = False  # because the rate is inappropriate
 
     def __call__(self, loss: float) -> bool:
-        """Take note of the next loss; return whether the rate is inappropriate."""
+        """Take note of the next loss; return whether the run ends here."""
+        if self._looks is not None:
+            self._looks -= 1
         if loss < self._least:
             self._least, self._count = loss, 0
         elif loss > self._ladder.tolerance * self._least:
             self._count += 1
         self.stopped = not loss < LOST or self._count >= self._ladder.patience
-        return self.stopped
+        return self.stopped or self._looks == 0

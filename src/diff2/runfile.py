@@ -1,7 +1,8 @@
 """Run files: everything about a run in one TOML file, checked before a record is read.
 
 Tables: ``[data]``, ``[model]``, ``[algorithm]``, ``[routine]``, ``[privacy]`` and, optionally, ``[run]`` and
-``[compare]``, ``[tune]`` or ``[federation]``. An unknown table or key is an error that suggests the nearest one.
+``[compare]``, ``[tune]`` (with ``[halving]``) or ``[federation]``. An unknown table or key is an error that suggests
+the nearest one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 import tomllib
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from .data.partition import PARTITIONS
 from .data.places import DATA_VARIABLE
 from .errors import InvalidArgument
 from .estimators import ALGORITHMS, Algorithm
-from .ladder import Ladder
+from .ladder import Halving, Ladder
 from .models import ACTIVATIONS
 from .population import CLIENT_ORDERS, WEIGHTINGS
 from .preparation import OUTPUTS
@@ -31,7 +32,19 @@ from .privacy.calibration import ACCOUNTINGS
 from .routines import ROUTINES, Routine
 from .trust import Trust
 
-TABLES = ("data", "model", "algorithm", "routine", "privacy", "run", "compare", "tune", "published", "federation")
+TABLES = (
+    "data",
+    "model",
+    "algorithm",
+    "routine",
+    "privacy",
+    "run",
+    "compare",
+    "tune",
+    "halving",
+    "published",
+    "federation",
+)
 AT_SITES = "(at the sites)"  # stands for the file where a run file of a federation names none
 DTYPES = ("float32", "float64")
 
@@ -189,6 +202,7 @@ class TuneFile:
     ladder: Ladder
     grids: Mapping[str, Mapping[str, Any]]  # [tune.NAME]
     published: Mapping[str, Any]  # values to compare with
+    halving: Halving = field(default_factory=Halving)  # how a grid is thinned out, where that is asked for
 
 
 def read_run_file(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> RunFile:
@@ -294,6 +308,7 @@ def _tune_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -> T
         ladder=_tune_keys(tune),
         grids={name: table for name, table in tune.items() if isinstance(table, dict)},
         published=content.get("published", {}),
+        halving=from_table(Halving, "halving", content.get("halving", {})),
         **_common(content),
     )
 

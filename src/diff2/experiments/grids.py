@@ -4,7 +4,7 @@
 combination of them is tried, each with the learning-rate ladder. A key ``"routine.KEY"`` is one of the routine. With
 ``ladder = false``, the learning rate is what the file says, and may itself be in the grid; a run then ends early only
 where its loss is no longer a number. ``[tune.NAME.reduced]`` is a
-smaller grid for those who have less time.
+smaller grid for those who have less time. A halved grid is the full one, thinned out on the way (``halving.py``).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ..estimators import ALGORITHMS, GD, Algorithm
 from ..runfile import TuneFile
 from .methods import LABELS, build_algorithm
 
-FULL, REDUCED = "full", "reduced"
-GRIDS = (FULL, REDUCED)
+FULL, REDUCED, HALVED = "full", "reduced", "halved"
+GRIDS = (FULL, REDUCED, HALVED)
 _TABLES = {FULL: "grid", REDUCED: "reduced"}
 
 
@@ -34,7 +34,7 @@ class Point(NamedTuple):
     def at(self, rate: float) -> Algorithm:
         """Return the algorithm with another learning rate."""
         algorithm: Any = self.algorithm
-        changed: Algorithm = replace(algorithm, routine=replace(algorithm.routine, learning_rate=rate))
+        changed: Algorithm = replace(algorithm, routine=_at(algorithm.routine, rate))
         return changed
 
 
@@ -83,12 +83,23 @@ def _grid(file: TuneFile, name: str, grid: str) -> Grid:
     if not isinstance(label, str) or not isinstance(ladder, bool):
         raise InvalidArgument(f"[{where}] expected label = text and ladder = true or false, got {label!r}, {ladder!r}")
     tables = {choice: table.pop(key, None) for choice, key in _TABLES.items()}
-    values = tables[grid] if tables[grid] is not None else tables[FULL] or {}
+    given = tables.get(grid)
+    values = given if given is not None else tables[FULL] or {}
     points = [Point(settings, _built(file, where, kind, table, settings)) for settings in _combinations(where, values)]
-    routine: Any = points[0].algorithm.routine
-    if ladder and "learning_rate" not in {field.name for field in fields(routine)}:
+    if ladder and "learning_rate" not in {field.name for field in fields(_mover(points[0].algorithm.routine))}:
         raise InvalidArgument(f"[{where}] its routine has no learning_rate to try; set ladder = false")
     return Grid(name, label, points, ladder)
+
+
+def _mover(routine: Any) -> Any:
+    """Return the routine that moves the parameters: the one inside, where another averages what it reaches."""
+    return _mover(routine.routine) if hasattr(routine, "routine") else routine
+
+
+def _at(routine: Any, rate: float) -> Any:
+    if hasattr(routine, "routine"):
+        return replace(routine, routine=_at(routine.routine, rate))
+    return replace(routine, learning_rate=rate)
 
 
 def _built(file: TuneFile, where: str, kind: str, table: Mapping[str, Any], settings: Mapping[str, Any]) -> Algorithm:

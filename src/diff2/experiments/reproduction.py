@@ -7,7 +7,6 @@ learning-rate ladder count. None of this is private.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -21,9 +20,10 @@ from ..privacy import Budget
 from ..privacy.calibration import ACCOUNTINGS
 from ..runfile import TuneFile
 from .comparison import load_public
-from .grids import FULL, GRIDS, Grid, read_grids
+from .grids import FULL, GRIDS, HALVED, Grid, read_grids
+from .halving import halved, least
 from .reproduced import Reproduced, Tuned
-from .store import Run
+from .store import Run, RunStore
 from .trials import Setup, digest_of
 from .tuning import Climb, Report, climb_all, climbs_of, ended
 
@@ -52,7 +52,7 @@ def reproduce(
         epsilons: budgets; by default the one of ``[privacy]``.
         accountings: ``"paper"``, ``"exact"`` or both; by default the one of ``[privacy]``.
         seeds: how many; they are 0, 1, ...
-        grid: ``"full"`` or ``"reduced"``.
+        grid: ``"full"``, ``"reduced"``, or ``"halved"``: the full one, of which ``[halving]`` leaves a few settings.
         jobs: settings tried at the same time, one thread each.
         command: the command line that does this, for those who read the results.
         report: told before the first setting and after each.
@@ -66,13 +66,35 @@ def reproduce(
     budgets = list(dict.fromkeys(budgets))
     grids = read_grids(file, names, grid)
     require_matplotlib()
-    began = time.monotonic()
+    began, before = time.monotonic(), len(RunStore(directory).runs())
     tables = load_public(file, "A REPRODUCTION")
     digest, setup = digest_of(tables), Setup(file.model, file.privacy, file.run)
+
+    def climbs(method: Grid, place: Place, until: int | None = None) -> list[Climb]:
+        accounting, epsilon, seed, _ = place
+        return climbs_of(
+            method, setup, file.ladder, digest, epsilon=epsilon, accounting=accounting, seed=seed, until=until
+        )
+
+    def finalists(method: Grid, accounting: str, epsilon: float) -> Grid:
+        if grid != HALVED:
+            return method
+        first = (accounting, epsilon, 0, method.name)
+        return halved(
+            method, file.halving, lambda some, until: climbs(some, first, until), tables, directory, jobs=jobs,
+            report=report,
+        )  # fmt: skip
+
+    chosen = {
+        (accounting, epsilon, method.name): finalists(method, accounting, epsilon)
+        for epsilon in budgets
+        for accounting in rules
+        for method in grids
+    }
     # Seed by seed, so that what is cut short has something of everything.
     places: dict[Place, list[Climb]] = {
-        (accounting, epsilon, seed, method.name): climbs_of(
-            method, setup, file.ladder, digest, epsilon=epsilon, accounting=accounting, seed=seed
+        (accounting, epsilon, seed, method.name): climbs(
+            chosen[accounting, epsilon, method.name], (accounting, epsilon, seed, method.name)
         )
         for seed in range(seeds)
         for epsilon in budgets
@@ -80,7 +102,7 @@ def reproduce(
         for method in grids
     }
     wanted = {climb.rungs[0].key: climb for climbs in places.values() for climb in climbs}
-    runs, trained = climb_all(list(wanted.values()), tables, directory, jobs=jobs, report=report)
+    runs, _ = climb_all(list(wanted.values()), tables, directory, jobs=jobs, report=report)
     by_name = {method.name: method for method in grids}
     found = Reproduced(
         name=_name(file),
@@ -101,16 +123,12 @@ def reproduce(
         directory=directory,
         command=command,
         seconds=time.monotonic() - began,
-        trained=trained,
+        trained=len(runs) - before,
         published=file.published,
+        rule=f"Of the full grid, {file.halving}, with seed 0 for all seeds." if grid == HALVED else "",
     )
     keys = {rung.key for climbs in places.values() for climb in climbs for rung in climb.rungs}
     return found, [run for key, run in runs.items() if key in keys]
-
-
-def least(run: Run, name: str) -> float:
-    """Return the least value of a metric over the rounds that were measured."""
-    return min((value for value in run[name] if value is not None), default=math.inf)
 
 
 def _tuned(grid: Grid, place: Place, climbs: Sequence[Climb], runs: dict[str, Run]) -> Tuned:

@@ -47,6 +47,7 @@ class Climb(NamedTuple):
     setup: Setup
     ladder: Ladder
     rungs: Sequence[Rung]
+    until: int | None = None  # rounds that are enough for now; None: all of them
 
 
 class Place(NamedTuple):
@@ -57,9 +58,17 @@ class Place(NamedTuple):
 
 
 def climbs_of(
-    grid: Grid, setup: Setup, ladder: Ladder, digest: str, *, epsilon: float, accounting: str, seed: int
+    grid: Grid,
+    setup: Setup,
+    ladder: Ladder,
+    digest: str,
+    *,
+    epsilon: float,
+    accounting: str,
+    seed: int,
+    until: int | None = None,
 ) -> list[Climb]:
-    """Return the climbs of one method for a budget and a seed."""
+    """Return the climbs of one method for a budget and a seed, to the end or until so many rounds."""
     if not grid.private:
         epsilon, accounting = math.inf, "exact"  # whatever the others get
     if not grid.ladder:
@@ -73,7 +82,8 @@ def climbs_of(
         )
 
     return [
-        Climb(grid.name, setup, ladder, [rung(*step) for step in _steps(grid, ladder, point)]) for point in grid.points
+        Climb(grid.name, setup, ladder, [rung(*step) for step in _steps(grid, ladder, point)], until)
+        for point in grid.points
     ]
 
 
@@ -105,9 +115,10 @@ def ended(climb: Climb, runs: Mapping[str, Run]) -> list[Run] | None:
     """Return the runs of a climb that is over, or None where some are missing."""
     found = []
     for rung in climb.rungs:
-        if rung.key not in runs:
+        run = _known(climb, rung, runs)
+        if run is None:
             return None
-        found.append(runs[rung.key])
+        found.append(run)
         if found[-1]["survived"]:
             break
     return found
@@ -137,18 +148,32 @@ def _spread(
 
 
 def _of(climb: Climb, runs: Mapping[str, Run]) -> dict[str, Run]:
-    return {rung.key: runs[rung.key] for rung in climb.rungs if rung.key in runs}
+    keys = [key for rung in climb.rungs for key in (rung.key, _short_key(climb, rung))]
+    return {key: runs[key] for key in keys if key in runs}
+
+
+def _known(climb: Climb, rung: Rung, runs: Mapping[str, Run]) -> Run | None:
+    """Return the run of a rung, if there is one. What failed in time has the same run whatever ``until`` is."""
+    run = runs.get(rung.key)
+    if climb.until is None or (run is not None and not run["survived"] and run["stopped_at"] <= climb.until):
+        return run
+    return runs.get(_short_key(climb, rung))
+
+
+def _short_key(climb: Climb, rung: Rung) -> str:
+    return rung.key if climb.until is None else f"{rung.key}@{climb.until}"
 
 
 def _climb(climb: Climb, tables: EncodedClients, known: Mapping[str, Run], place: Place) -> list[Run]:
     """Try one rung after the other until one holds; return the runs that were not known."""
     store, runs = _joined(place), []
     for rung in climb.rungs:
-        run = known.get(rung.key)
+        run = _known(climb, rung, known)
         if run is None:
-            watch = Watch(climb.ladder)
+            watch = Watch(climb.ladder, None if climb.until is None else max(climb.until // climb.ladder.every, 1))
             run = train_trial(climb.setup, tables, rung.trial, watch)
-            run = {"key": rung.key, "method": climb.method, "settings": dict(rung.settings), **run}
+            key = rung.key if watch.stopped else _short_key(climb, rung)
+            run = {"key": key, "method": climb.method, "settings": dict(rung.settings), **run}
             run["survived"] = not watch.stopped
             runs.append(run if store is None else store.add(run))
         if run["survived"]:
