@@ -178,6 +178,30 @@ def test_the_paper_tries_105_settings():
     assert point.at(0.25) == diff2.Diff2(2000, 200, 1.0, 3.0, diff2.GradientDescent(0.25), budget_split=1.25)
 
 
+@pytest.mark.parametrize(
+    ("name", "inputs", "reading"),
+    [
+        ("california_housing", 8, {"totals": "average"}),
+        ("california_housing_own", 8, {"totals": "keep"}),
+        ("gas_turbine", 9, {}),
+        ("blog_feedback", 280, {"rows": "train"}),
+        ("covertype", 54, {"indicators": "scale"}),
+        ("covertype_own", 54, {"indicators": "keep"}),
+        ("kddcup99", 41, {"symbolic": "codes", "unscaled": ()}),
+        ("kddcup99_unscaled", 41, {"symbolic": "codes", "unscaled": ("protocol_type", "service", "flag")}),
+        ("kddcup99_own", 118, {"symbolic": "one_hot"}),
+    ],
+)
+def test_readings_of_the_paper(name, inputs, reading):
+    file = read_tune_file(ROOT / "experiments" / "paper" / f"{name}.toml")
+    assert file.data.inputs == inputs
+    assert {key: getattr(file.data, key) for key in reading} == reading
+    grids = {grid.name: grid for grid in read_grids(file, None, "full")}
+    assert (len(grids["dpgd"].points), len(grids["diff2"].points), len(grids["gd"].points)) == (5, 100, 1)
+    assert file.ladder == Ladder()
+    assert file.halving == Halving()
+
+
 def test_grids_of_a_file(folder):
     file = read_tune_file(folder / "run.toml")
     full = {grid.name: grid for grid in read_grids(file, None, "full")}
