@@ -176,6 +176,19 @@ def test_averages_of_the_true_table_are_those_of_the_other_copy():
     assert raw["AveOccup"].mean(dtype=np.float64) == pytest.approx(3.07, abs=0.005)
 
 
+def test_the_split_of_scikit_learn(monkeypatch, tmp_path):
+    lines = [california_line(i, 1, 1, 1) for i in range(10)]
+    make(monkeypatch, tmp_path, lines, CALIFORNIA)
+    settings = DatasetSettings(
+        "california_housing", holdout=0.15, holdout_split="scikit_learn", columns=("totalRooms",),
+        folders=(str(tmp_path),),
+    )  # fmt: skip
+    # train_test_split(range(10), test_size=0.15, random_state=0)[1] is [2, 8]: it rounds upwards.
+    assert sorted(load_clients(settings).holdout[0].ravel()) == [2, 8]
+    # random_state=1 gives [2, 9]
+    assert sorted(load_clients(replace(settings, holdout_seed=1)).holdout[0].ravel()) == [2, 9]
+
+
 def test_columns_are_named_after_what_they_are():
     DatasetSettings("california_housing", totals="average", drop=("AveRooms",))
     with pytest.raises(InvalidArgument, match="drop names 'totalRooms', no input"):

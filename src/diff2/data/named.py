@@ -11,7 +11,7 @@ from .catalogue import entry_of
 from .datasets import ROWS, SYMBOLIC, check_totals, input_names, read_frame
 from .partition import Partition
 from .places import require
-from .tables import ClientTable, TableSettings, split_by_column
+from .tables import OWN, ClientTable, TableSettings, split_by_column
 
 INDICATORS = ("keep", "scale")
 UNIT = (-1.0, 1.0)  # as bounds of an indicator: 0 stays 0 and 1 stays 1
@@ -28,8 +28,8 @@ class DatasetSettings:
         client_column: a column whose values tell clients apart; it is then no input.
         columns: the inputs, in order; by default all but the target and what the catalogue leaves out.
         drop: further columns to leave out.
-        bounds, scale, unscaled, scale_bounds, scale_share, target_scale, holdout, holdout_seed: as in
-            ``TableSettings``.
+        bounds, scale, unscaled, scale_bounds, scale_share, target_scale, holdout, holdout_seed,
+            holdout_split: as in ``TableSettings``.
         rows: ``"train"`` takes the publisher's own training part only, where there is one.
         symbolic: columns of text as ``"one_hot"`` indicators, or as ``"codes"``: the place in a sorted public list.
         indicators: ``"keep"`` leaves columns of 0 and 1 as they are whatever ``scale`` says; ``"scale"`` treats them
@@ -52,6 +52,7 @@ class DatasetSettings:
     target_scale: str | None = None
     holdout: float | None = None
     holdout_seed: int = 0
+    holdout_split: str = OWN
     rows: str = "all"
     symbolic: str = "one_hot"
     indicators: str = "keep"
@@ -135,6 +136,7 @@ class DatasetSettings:
             classes=entry.classes,
             holdout=self.holdout,
             holdout_seed=self.holdout_seed,
+            holdout_split=self.holdout_split,
         )
 
     def read(self) -> list[ClientTable]:

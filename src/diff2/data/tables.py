@@ -26,6 +26,7 @@ TASKS = ("regression", "classification")
 SCALES = ("none", "data", "private")
 SCALE_SHARE = 0.02  # of the budget's mu^2, for scale = "private"
 TARGET_SCALES = ("none", "max")
+OWN, SCIKIT_LEARN = SPLITS = ("own", "scikit_learn")
 PARQUET = (".parquet", ".pq")
 
 
@@ -56,6 +57,7 @@ class TableSettings:
         classes: the public list of classes; by default those found in the data, which leaks.
         holdout: share of each client's records (with ``group_column``, of its owners) that is not trained on.
         holdout_seed: draws them.
+        holdout_split: ``"own"``, or ``"scikit_learn"``: those that its ``train_test_split`` holds out by this seed.
     """
 
     target: str
@@ -77,6 +79,7 @@ class TableSettings:
     classes: tuple[Any, ...] | None = None
     holdout: float | None = None
     holdout_seed: int = 0
+    holdout_split: str = OWN
 
     def __post_init__(self) -> None:
         one_of("task", self.task, TASKS)
@@ -88,6 +91,7 @@ class TableSettings:
         if self.holdout is not None and not 0 < self.holdout < 1:
             raise InvalidArgument(f"expected holdout to be a share between 0 and 1, got holdout={self.holdout!r}")
         at_least("holdout_seed", self.holdout_seed, 0)
+        one_of("holdout_split", self.holdout_split, SPLITS)
         for name, (low, high) in self.bounds.items():
             _check_range("bounds", name, low, high)
 
