@@ -181,10 +181,12 @@ def test_the_paper_tries_105_settings():
 @pytest.mark.parametrize(
     ("name", "inputs", "reading"),
     [
-        ("california_housing", 8, {"totals": "average"}),
-        ("california_housing_own", 8, {"totals": "keep"}),
-        ("gas_turbine", 9, {}),
-        ("blog_feedback", 280, {"rows": "train"}),
+        ("california_housing", 8, {"totals": "average", "holdout_split": "scikit_learn"}),
+        ("california_housing_own", 8, {"totals": "keep", "holdout_split": "own"}),
+        ("gas_turbine", 9, {"holdout_split": "scikit_learn"}),
+        ("gas_turbine_own", 9, {"holdout_split": "own"}),
+        ("blog_feedback", 280, {"rows": "train", "holdout_split": "scikit_learn"}),
+        ("blog_feedback_own", 280, {"rows": "train", "holdout_split": "own"}),
         ("covertype", 54, {"indicators": "scale"}),
         ("covertype_own", 54, {"indicators": "keep"}),
         ("kddcup99", 41, {"symbolic": "codes", "unscaled": ()}),
