@@ -189,8 +189,8 @@ def test_the_paper_tries_105_settings():
         ("blog_feedback_own", 280, {"rows": "train", "holdout_split": "own"}),
         ("covertype", 54, {"indicators": "scale"}),
         ("covertype_own", 54, {"indicators": "keep"}),
-        ("kddcup99", 41, {"symbolic": "codes", "unscaled": ()}),
-        ("kddcup99_unscaled", 41, {"symbolic": "codes", "unscaled": ("protocol_type", "service", "flag")}),
+        ("kddcup99", 41, {"symbolic": "codes", "unscaled": ("protocol_type", "service", "flag")}),
+        ("kddcup99_scaled", 41, {"symbolic": "codes", "unscaled": ()}),
         ("kddcup99_own", 118, {"symbolic": "one_hot"}),
     ],
 )

@@ -35,7 +35,7 @@ gas-ours              gas_turbine         3,5  exact        $ours   full
 covertype-ours        covertype           3    exact        $ours   halved
 kddcup99-ours         kddcup99            3    exact        $ours   halved
 blog-ours             blog_feedback       3    exact        $ours   halved
-kddcup99-unscaled     kddcup99_unscaled   3    paper        $paper  halved
+kddcup99-scaled       kddcup99_scaled     3    paper        $paper  halved
 "
 
 mkdir -p "$stores/done"
