@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,9 +31,9 @@ from diff2.runfile.reader import (
     required_table,
 )
 
-from .learning_rates import RateSearch
+from .learning_rates import Halving, RateSearch
 
-ALL_TABLES = (*TABLES, "compare", "tune", "published")
+ALL_TABLES = (*TABLES, "compare", "tune", "halving", "published")
 
 PathLike = str | os.PathLike[str]
 
@@ -77,6 +77,7 @@ class TuneFile(CompareFile):
 
     search: RateSearch  # [tune]
     published: Mapping[str, Any]  # values to compare with
+    halving: Halving = field(default_factory=Halving)  # how a grid is thinned out, where that is asked for
 
 
 def read_compare_file(path: PathLike, data_dir: PathLike | None = None) -> CompareFile:
@@ -104,6 +105,7 @@ def read_tune_file(path: PathLike, data_dir: PathLike | None = None) -> TuneFile
             methods=methods,
             search=from_table(RateSearch, "tune", keys),
             published=content.get("published", {}),
+            halving=from_table(Halving, "halving", content.get("halving", {})),
         )
 
     return parse_tables(path, ALL_TABLES, parse)
@@ -117,7 +119,8 @@ def find_file(folder: str, name: str) -> Path:
     """
     if name.endswith(".toml"):
         return Path(name)
-    known = {Path(str(file)).stem: file for file in (resources.files(__package__) / folder).iterdir()}
+    files = [file for file in (resources.files(__package__) / folder).iterdir() if file.name.endswith(".toml")]
+    known = {Path(str(file)).stem: file for file in files}
     if name not in known:
         raise InvalidArgument(
             f"expected a .toml file or one of {', '.join(sorted(known))}, got {name!r}{nearest(name, known)}"

@@ -215,6 +215,8 @@ def notes(found: Reproduced) -> list[str]:
         "are the same for all. p: one-sided t-test over the seeds, on the best value over the rounds, against DP-GD; "
         "each test by itself, not corrected for their number.",
     ]
+    if found.rule:
+        lines.append(f"{found.rule} The number of settings is of those that were trained to the end.")
     if found.published:
         lines.append("Published values are read off the figures of the paper, whose noise is that of paper accounting.")
     return lines

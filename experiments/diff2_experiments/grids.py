@@ -3,7 +3,8 @@
 ``[tune.NAME]`` is a method as in a comparison (``methods.py``); its table ``grid`` holds lists of values, and every
 combination of them is tried, each with the learning-rate search. A key ``"routine.KEY"`` is one of the routine. With
 ``rate_search = false``, the learning rate is what the file says, and may itself be in the grid; a run then ends early
-only where its loss is no longer a number. ``[tune.NAME.reduced]`` is a smaller grid for those who have less time.
+only where its loss is no longer a number. ``[tune.NAME.reduced]`` is a smaller grid for those who have less time. A
+halved grid is the full one, thinned out on the way (``halving.py``).
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from diff2.errors import InvalidArgument
 from .files import TuneFile
 from .methods import build_algorithm, choose_names, split_table
 
-FULL, REDUCED = "full", "reduced"
-GRIDS = (FULL, REDUCED)
+FULL, REDUCED, HALVED = "full", "reduced", "halved"
+GRIDS = (FULL, REDUCED, HALVED)
 
 
 class Point(NamedTuple):
@@ -32,7 +33,7 @@ class Point(NamedTuple):
     def at(self, rate: float) -> Algorithm:
         """Return the algorithm with another learning rate."""
         algorithm: Any = self.algorithm
-        changed: Algorithm = replace(algorithm, routine=replace(algorithm.routine, learning_rate=rate))
+        changed: Algorithm = replace(algorithm, routine=_at(algorithm.routine, rate))
         return changed
 
 
@@ -65,14 +66,24 @@ def _grid(file: TuneFile, name: str, grid: str) -> Grid:
     rate_search, full, reduced = table.pop("rate_search", True), table.pop("grid", {}), table.pop("reduced", None)
     if not isinstance(rate_search, bool):
         raise InvalidArgument(f"[{where}] expected rate_search = true or false, got {rate_search!r}")
-    values = full if grid == FULL or reduced is None else reduced
+    values = reduced if grid == REDUCED and reduced is not None else full
     points = [
         Point(settings, _built(file, where, algorithm, table, settings)) for settings in _combinations(where, values)
     ]
-    routine: Any = points[0].algorithm.routine
-    if rate_search and "learning_rate" not in {field.name for field in fields(routine)}:
+    if rate_search and "learning_rate" not in {field.name for field in fields(_mover(points[0].algorithm.routine))}:
         raise InvalidArgument(f"[{where}] its routine has no learning_rate to try; set rate_search = false")
     return Grid(name, label, points, rate_search)
+
+
+def _mover(routine: Any) -> Any:
+    """Return the routine that moves the parameters: the one inside, where another averages what it reaches."""
+    return _mover(routine.routine) if hasattr(routine, "routine") else routine
+
+
+def _at(routine: Any, rate: float) -> Any:
+    if hasattr(routine, "routine"):
+        return replace(routine, routine=_at(routine.routine, rate))
+    return replace(routine, learning_rate=rate)
 
 
 def _built(file: TuneFile, where: str, name: str, table: Mapping[str, Any], settings: Mapping[str, Any]) -> Algorithm:

@@ -50,20 +50,55 @@ class RateSearch:
         return [self.first_rate * self.factor**i for i in range(self.rates)]
 
 
-class EarlyStopping:
-    """Given the losses of one run, one after the other, says when to stop it."""
+@dataclass(frozen=True)
+class Halving:
+    """``[halving]``: after so many rounds, only the best settings of a grid go on; see ``halving.py``.
 
-    def __init__(self, search: RateSearch):
+    Args:
+        rounds: when settings are compared, each with the first rate that survived until then.
+        keep: how many go on each time, by train loss; and as many by squared gradient norm.
+    """
+
+    rounds: tuple[int, ...] = (200, 600)
+    keep: tuple[int, ...] = (12, 3)
+
+    def __post_init__(self) -> None:
+        if len(self.rounds) != len(self.keep) or not self.rounds:
+            raise InvalidArgument(
+                f"expected a number to keep for each of rounds, got rounds={list(self.rounds)!r}, "
+                f"keep={list(self.keep)!r}"
+            )
+        for name, values, order in (("rounds", self.rounds, 1), ("keep", self.keep, -1)):
+            for value in values:
+                at_least(name, value, 1)
+            if list(values) != sorted(set(values), key=lambda value: order * value):
+                way = "rise" if order > 0 else "fall"
+                raise InvalidArgument(f"expected {name} to {way} from one to the next, got {name}={list(values)!r}")
+
+    def __str__(self) -> str:
+        steps = [
+            f"after {rounds:,} rounds the best {keep}" for rounds, keep in zip(self.rounds, self.keep, strict=True)
+        ]
+        return f"{', '.join(steps)} by train loss and as many by gradient norm go on"
+
+
+class EarlyStopping:
+    """Given the losses of one run, says when to stop it: if its rate is inappropriate, or after ``looks`` of them."""
+
+    def __init__(self, search: RateSearch, looks: int | None = None):
         self._search = search
+        self._looks = looks
         self._least = math.inf
         self._count = 0
-        self.stopped = False
+        self.stopped = False  # because the rate is inappropriate
 
     def __call__(self, loss: float) -> bool:
-        """Take the next loss; return whether the learning rate is inappropriate."""
+        """Take the next loss; return whether the run ends here."""
+        if self._looks is not None:
+            self._looks -= 1
         if loss < self._least:
             self._least, self._count = loss, 0
         elif loss > self._search.tolerance * self._least:
             self._count += 1
         self.stopped = not loss < DIVERGED or self._count >= self._search.patience
-        return self.stopped
+        return self.stopped or self._looks == 0

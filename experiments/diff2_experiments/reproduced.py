@@ -40,7 +40,7 @@ class Reproduced:
     title: str
     task: str  # "regression" or "classification"
     delta: float
-    grid: str  # "full" or "reduced"
+    grid: str  # "full", "reduced" or "halved"
     rounds: int
     seeds: int
     epsilons: Sequence[float]
@@ -55,4 +55,5 @@ class Reproduced:
     command: str
     seconds: float  # by the clock on the wall
     trained: int  # runs that were not in the store before
+    rule: str = ""  # by which settings of the grid were left out on the way
     published: Mapping[str, Any] = field(default_factory=dict)  # "epsilon_3": {"train_loss": {"gd": ...}, ...}

@@ -7,7 +7,6 @@ learning-rate search count. None of this is private.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,9 +19,10 @@ from diff2.privacy.calibration import ACCOUNTINGS
 from .comparison import budgets_of
 from .figures import require_matplotlib
 from .files import TuneFile, load_public
-from .grids import FULL, GRIDS, Grid, read_grids
+from .grids import FULL, GRIDS, HALVED, Grid, read_grids
+from .halving import halved, least
 from .reproduced import Reproduced, Tuned
-from .store import Run
+from .store import Run, RunStore
 from .trials import Report, digest_of, unreported
 from .tuning import Candidate, attempts_made, candidates_of, tune
 
@@ -51,7 +51,7 @@ def reproduce(
         epsilons: budgets; by default the one of ``[privacy]``.
         accountings: ``"paper"``, ``"exact"`` or both; by default the one of ``[privacy]``.
         seeds: how many; they are 0, 1, ...
-        grid: ``"full"`` or ``"reduced"``.
+        grid: ``"full"``, ``"reduced"``, or ``"halved"``: the full one, of which ``[halving]`` leaves a few settings.
         jobs: settings tried at the same time, one thread each.
         command: the command line that does this, for those who read the results.
         report: called before the first setting and after each.
@@ -64,21 +64,43 @@ def reproduce(
     budgets = budgets_of(file, epsilons)
     grids = read_grids(file, names, grid)
     require_matplotlib()
-    began = time.monotonic()
+    began, before = time.monotonic(), len(RunStore(directory).runs())
     tables = load_public(file, "A REPRODUCTION")
     digest = digest_of(tables)
+
+    def candidates(method: Grid, case: Case, until: int | None = None) -> list[Candidate]:
+        accounting, epsilon, seed, _ = case
+        return candidates_of(
+            method, file.setup, file.search, digest, epsilon=epsilon, accounting=accounting, seed=seed, until=until
+        )
+
+    def finalists(method: Grid, accounting: str, epsilon: float) -> Grid:
+        if grid != HALVED:
+            return method
+        first = (accounting, epsilon, 0, method.name)
+        return halved(
+            method, file.halving, lambda some, until: candidates(some, first, until), tables, directory, jobs=jobs,
+            report=report,
+        )  # fmt: skip
+
+    chosen = {
+        (accounting, epsilon, method.name): finalists(method, accounting, epsilon)
+        for epsilon in budgets
+        for accounting in rules
+        for method in grids
+    }
     # Seed by seed, so that what is cut short has something of everything.
     cases: dict[Case, list[Candidate]] = {
-        (accounting, epsilon, seed, method.name): candidates_of(
-            method, file.setup, file.search, digest, epsilon=epsilon, accounting=accounting, seed=seed
+        (accounting, epsilon, seed, method.name): candidates(
+            chosen[accounting, epsilon, method.name], (accounting, epsilon, seed, method.name)
         )
         for seed in range(seeds)
         for epsilon in budgets
         for accounting in rules
         for method in grids
     }
-    wanted = {one.attempts[0].key: one for candidates in cases.values() for one in candidates}
-    runs, trained = tune(list(wanted.values()), tables, directory, jobs=jobs, report=report)
+    wanted = {one.attempts[0].key: one for some in cases.values() for one in some}
+    runs, _ = tune(list(wanted.values()), tables, directory, jobs=jobs, report=report)
     by_name = {method.name: method for method in grids}
     found = Reproduced(
         name=file.name,
@@ -91,7 +113,7 @@ def reproduce(
         epsilons=budgets,
         accountings=rules,
         methods=[(method.name, method.label) for method in grids],
-        tuned=[_tuned(by_name[case[3]], case, candidates, runs) for case, candidates in cases.items()],
+        tuned=[_tuned(by_name[case[3]], case, some, runs) for case, some in cases.items()],
         leaks=tables.leaks,
         records=sum(len(inputs) for inputs, _ in tables.clients),
         clients=len(tables.clients),
@@ -99,16 +121,12 @@ def reproduce(
         directory=directory,
         command=command,
         seconds=time.monotonic() - began,
-        trained=trained,
+        trained=len(runs) - before,
+        rule=f"Of the full grid, {file.halving}, with seed 0 for all seeds." if grid == HALVED else "",
         published=file.published,
     )
-    keys = {attempt.key for candidates in cases.values() for one in candidates for attempt in one.attempts}
+    keys = {attempt.key for some in cases.values() for one in some for attempt in one.attempts}
     return found, [run for key, run in runs.items() if key in keys]
-
-
-def least(run: Run, name: str) -> float:
-    """Return the least value of a metric over the rounds that were measured."""
-    return min((value for value in run[name] if value is not None), default=math.inf)
 
 
 def _tuned(grid: Grid, case: Case, candidates: Sequence[Candidate], runs: dict[str, Run]) -> Tuned:

@@ -46,6 +46,7 @@ class Candidate(NamedTuple):
     setup: Setup
     search: RateSearch
     attempts: Sequence[Attempt]
+    until: int | None = None  # rounds that are enough for now; None: all of them
 
 
 class SharedStore(NamedTuple):
@@ -56,9 +57,17 @@ class SharedStore(NamedTuple):
 
 
 def candidates_of(
-    grid: Grid, setup: Setup, search: RateSearch, digest: str, *, epsilon: float, accounting: str, seed: int
+    grid: Grid,
+    setup: Setup,
+    search: RateSearch,
+    digest: str,
+    *,
+    epsilon: float,
+    accounting: str,
+    seed: int,
+    until: int | None = None,
 ) -> list[Candidate]:
-    """Return the candidates of one method for a budget and a seed."""
+    """Return the candidates of one method for a budget and a seed, to the end or until so many rounds."""
     if not grid.private:
         epsilon, accounting = math.inf, "exact"  # whatever the others get
     if not grid.rate_search:
@@ -73,7 +82,7 @@ def candidates_of(
             trial = Trial(algorithm, epsilon, seed, search.every)
             key = trial_key(setup, digest, trial, patience=search.patience, tolerance=search.tolerance)
             attempts.append(Attempt(key, settings, trial))
-        candidates.append(Candidate(grid.name, setup, search, attempts))
+        candidates.append(Candidate(grid.name, setup, search, attempts, until))
     return candidates
 
 
@@ -106,27 +115,43 @@ def attempts_made(candidate: Candidate, runs: Mapping[str, Run]) -> list[Run] | 
     """Return the runs of a candidate up to the one that survived, or None where some are missing."""
     found = []
     for attempt in candidate.attempts:
-        if attempt.key not in runs:
+        run = _known(candidate, attempt, runs)
+        if run is None:
             return None
-        found.append(runs[attempt.key])
+        found.append(run)
         if found[-1]["survived"]:
             break
     return found
 
 
 def _of(candidate: Candidate, runs: Mapping[str, Run]) -> dict[str, Run]:
-    return {attempt.key: runs[attempt.key] for attempt in candidate.attempts if attempt.key in runs}
+    keys = [key for attempt in candidate.attempts for key in (attempt.key, _short_key(candidate, attempt))]
+    return {key: runs[key] for key in keys if key in runs}
+
+
+def _known(candidate: Candidate, attempt: Attempt, runs: Mapping[str, Run]) -> Run | None:
+    """Return the run of an attempt, if there is one. What failed in time has the same run whatever ``until`` is."""
+    run, until = runs.get(attempt.key), candidate.until
+    if until is None or (run is not None and not run["survived"] and run["stopped_at"] <= until):
+        return run
+    return runs.get(_short_key(candidate, attempt))
+
+
+def _short_key(candidate: Candidate, attempt: Attempt) -> str:
+    return attempt.key if candidate.until is None else f"{attempt.key}@{candidate.until}"
 
 
 def _try(candidate: Candidate, tables: EncodedClients, known: Mapping[str, Run], shared: SharedStore) -> list[Run]:
     """Make one attempt after the other until a run survives; return the runs that were not known."""
     store, runs = _joined(shared), []
+    looks = None if candidate.until is None else max(candidate.until // candidate.search.every, 1)
     for attempt in candidate.attempts:
-        run = known.get(attempt.key)
+        run = _known(candidate, attempt, known)
         if run is None:
-            stopping = EarlyStopping(candidate.search)
+            stopping = EarlyStopping(candidate.search, looks)
             run = train_trial(candidate.setup, tables, attempt.trial, stopping)
-            run = {"key": attempt.key, "method": candidate.method, "settings": dict(attempt.settings), **run}
+            key = attempt.key if stopping.stopped else _short_key(candidate, attempt)
+            run = {"key": key, "method": candidate.method, "settings": dict(attempt.settings), **run}
             run["survived"] = not stopping.stopped
             runs.append(run if store is None else store.add(run))
         if run["survived"]:

@@ -11,7 +11,7 @@ import pytest
 
 from diff2 import InvalidArgument, PrivacyLeakWarning
 from diff2.data import DatasetSettings, load_clients, load_dataset
-from diff2.data.catalogue import CATALOGUE, KDD
+from diff2.data.catalogue import CALIFORNIA, CATALOGUE, KDD
 from diff2.data.places import cache_folder, found
 
 ROOTS = [*filter(None, [os.environ.get("DIFF2_DATA")]), cache_folder()]  # as they were before any test changes them
@@ -112,6 +112,89 @@ def test_indicators_stay_and_constant_columns_become_zero(monkeypatch, tmp_path)
     assert set(column) == {-1.0, 1.0}
 
 
+def inputs_of(settings):
+    """Return the records of all clients as they are trained on, by column."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyLeakWarning)
+        tables = load_clients(settings)
+    return dict(zip(tables.encoding.inputs, np.concatenate([x for x, _ in tables.clients]).T, strict=True))
+
+
+def test_codes_are_scaled_like_numbers_unless_they_are_to_stay(monkeypatch, tmp_path):
+    make(monkeypatch, tmp_path, [kdd_line(number=i, protocol=("icmp", "udp")[i % 2]) for i in range(20)])
+    settings = DatasetSettings("kddcup99", clients=1, scale="data", symbolic="codes", folders=(str(tmp_path),))
+    scaled = inputs_of(settings)
+    assert len(scaled) == 41
+    assert set(scaled["protocol_type"]) == {-1.0, 1.0}
+    kept = inputs_of(replace(settings, unscaled=("protocol_type", "service", "flag")))
+    assert set(kept["protocol_type"]) == {0.0, 2.0}
+    assert set(kept["service"]) == {KDD.symbolic["service"].index("http")}
+    assert np.array_equal(kept["duration"], scaled["duration"])
+
+
+def test_every_column_of_cover_type_may_be_standardised():
+    settings = DatasetSettings("covertype", clients=10, scale="data", folders=(real("covertype"),))
+    scaled = inputs_of(replace(settings, indicators="scale"))
+    assert len(scaled) == 54
+    for column in scaled.values():
+        assert abs(column.mean(dtype=np.float64)) < 1e-3
+        assert column.std(dtype=np.float64) == pytest.approx(1, abs=1e-3)
+    assert set(inputs_of(settings)["Soil_Type15"]) == {0.0, 1.0}
+
+
+# Totals and averages
+
+
+def california_line(rooms, bedrooms, people, households):
+    return ",".join(map(str, [-122.2, 37.9, 41, rooms, bedrooms, people, households, 8.3, 452600]))
+
+
+def test_averages_by_household_take_the_place_of_totals(monkeypatch, tmp_path):
+    make(monkeypatch, tmp_path, [california_line(880, 129, 322, 126), california_line(60, 12, 30, 10)], CALIFORNIA)
+    data = load_dataset("california_housing", tmp_path, totals="average")
+    assert data.columns == (
+        "longitude", "latitude", "housingMedianAge", "AveRooms", "AveBedrms", "population", "AveOccup", "medianIncome"
+    )  # fmt: skip
+    columns = dict(zip(data.columns, data.inputs.T.tolist(), strict=True))
+    assert columns["AveRooms"] == pytest.approx([880 / 126, 6.0])
+    assert columns["AveBedrms"] == pytest.approx([129 / 126, 1.2])
+    assert columns["AveOccup"] == pytest.approx([322 / 126, 3.0])
+    assert columns["population"] == [322, 30]
+
+
+def test_averages_of_the_true_table_are_those_of_the_other_copy():
+    settings = DatasetSettings(
+        "california_housing", clients=10, scale="data", totals="average", folders=(real("california_housing"),)
+    )
+    columns = inputs_of(settings)
+    assert len(columns) == settings.inputs == 8
+    assert max(abs(column).max() for column in columns.values()) > 90
+    raw = inputs_of(replace(settings, scale="none"))
+    # What scikit-learn's documentation prints of its copy.
+    assert raw["AveRooms"].mean(dtype=np.float64) == pytest.approx(5.43, abs=0.005)
+    assert raw["AveBedrms"].mean(dtype=np.float64) == pytest.approx(1.10, abs=0.005)
+    assert raw["AveOccup"].mean(dtype=np.float64) == pytest.approx(3.07, abs=0.005)
+
+
+def test_the_split_of_scikit_learn(monkeypatch, tmp_path):
+    lines = [california_line(i, 1, 1, 1) for i in range(10)]
+    make(monkeypatch, tmp_path, lines, CALIFORNIA)
+    settings = DatasetSettings(
+        "california_housing", holdout=0.15, holdout_split="scikit_learn", columns=("totalRooms",),
+        folders=(str(tmp_path),),
+    )  # fmt: skip
+    # train_test_split(range(10), test_size=0.15, random_state=0)[1] is [2, 8]: it rounds upwards.
+    assert sorted(load_clients(settings).holdout[0].ravel()) == [2, 8]
+    # random_state=1 gives [2, 9]
+    assert sorted(load_clients(replace(settings, holdout_seed=1)).holdout[0].ravel()) == [2, 9]
+
+
+def test_columns_are_named_after_what_they_are():
+    DatasetSettings("california_housing", totals="average", drop=("AveRooms",))
+    with pytest.raises(InvalidArgument, match="drop names 'totalRooms', no input"):
+        DatasetSettings("california_housing", totals="average", drop=("totalRooms",))
+
+
 def test_settings_know_the_size_of_the_model():
     settings = DatasetSettings("kddcup99")
     assert (settings.inputs, settings.outputs) == (118, 23)
@@ -131,6 +214,10 @@ def test_blog_feedback_as_the_authors_used_it():
         ({"rows": "test"}, "expected rows to be one of"),
         ({"symbolic": "hash"}, "expected symbolic to be one of"),
         ({"indicators": "drop"}, "expected indicators to be one of"),
+        ({"totals": "mean"}, "expected totals to be one of"),
+        ({"totals": "average"}, "'covertype' has no totals to average"),
+        ({"unscaled": ("Slop",)}, "unscaled names 'Slop'.*did you mean 'Slope'"),
+        ({"unscaled": ("Slope",), "bounds": {"Slope": (0, 90)}}, "'Slope', which is the target or has bounds"),
         ({"clients": 0}, "expected clients >= 1"),
         ({"columns": ("Elevation",), "drop": ("Slope",)}, "got both"),
         ({"drop": ("Slop",)}, "drop names 'Slop'.*did you mean 'Slope'"),

@@ -399,6 +399,7 @@ def test_record_without_client(two, tmp_path):
         ({"holdout": 0.0}, "holdout"),
         ({"holdout": 1.0}, "holdout"),
         ({"holdout_seed": -1}, "holdout_seed >= 0"),
+        ({"holdout_split": "sklearn"}, "expected holdout_split to be one of"),
         ({"target_scale": "mx"}, "did you mean 'max'"),
         ({"target_scale": "max", "bounds": {"visits": (0.0, 1.0)}}, "target has no bounds"),
         ({"task": "classification", "target_scale": "max"}, "for a regression"),

@@ -19,7 +19,8 @@ from commands import change, write_folder
 from diff2 import Diff2Error, InvalidArgument, PrivacyLeakWarning
 from diff2_experiments.files import find_file, read_tune_file
 from diff2_experiments.grids import read_grids
-from diff2_experiments.learning_rates import EarlyStopping, RateSearch
+from diff2_experiments.halving import best_points
+from diff2_experiments.learning_rates import EarlyStopping, Halving, RateSearch
 from diff2_experiments.reproduction import least, reproduce
 from diff2_experiments.store import RunStore
 from diff2_experiments.tuning import SharedStore, _joined
@@ -163,6 +164,15 @@ def test_searches_that_make_no_sense(rule, message):
         RateSearch(**rule)
 
 
+def test_a_run_that_ends_after_so_many_looks():
+    stopping = EarlyStopping(RateSearch(patience=2), looks=3)
+    assert [stopping(loss) for loss in (1.0, 0.9, 0.8)] == [False, False, True]
+    assert not stopping.stopped
+    failing = EarlyStopping(RateSearch(patience=2), looks=3)
+    assert [failing(loss) for loss in (1.0, 2.0, 2.0)] == [False, False, True]
+    assert failing.stopped
+
+
 # Grids
 
 
@@ -174,6 +184,32 @@ def test_the_paper_tries_105_settings():
     point = grids["diff2"].points[7]
     assert point.settings == {"clip_gradient": 1.0, "clip_smoothness": 3.0, "restart_interval": 200}
     assert point.at(0.25) == diff2.Diff2(2000, 200, 1.0, 3.0, diff2.GradientDescent(0.25), budget_split=1.25)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "reading"),
+    [
+        ("california_housing", 8, {"totals": "average", "holdout_split": "scikit_learn"}),
+        ("california_housing_own", 8, {"totals": "keep", "holdout_split": "own"}),
+        ("gas_turbine", 9, {"holdout_split": "scikit_learn"}),
+        ("gas_turbine_own", 9, {"holdout_split": "own"}),
+        ("blog_feedback", 280, {"rows": "train", "holdout_split": "scikit_learn"}),
+        ("blog_feedback_own", 280, {"rows": "train", "holdout_split": "own"}),
+        ("covertype", 54, {"indicators": "scale"}),
+        ("covertype_own", 54, {"indicators": "keep"}),
+        ("kddcup99", 41, {"symbolic": "codes", "unscaled": ("protocol_type", "service", "flag")}),
+        ("kddcup99_scaled", 41, {"symbolic": "codes", "unscaled": ()}),
+        ("kddcup99_own", 118, {"symbolic": "one_hot"}),
+    ],
+)
+def test_readings_of_the_paper(name, inputs, reading):
+    file = read_tune_file(find_file("paper", name))
+    assert file.data.inputs == inputs
+    assert {key: getattr(file.data, key) for key in reading} == reading
+    grids = {grid.name: grid for grid in read_grids(file, None, "full")}
+    assert (len(grids["dpgd"].points), len(grids["diff2"].points), len(grids["gd"].points)) == (5, 100, 1)
+    assert file.search == RateSearch()
+    assert file.halving == Halving()
 
 
 def test_grids_of_a_file(folder):
@@ -203,6 +239,13 @@ def test_mistakes_in_a_grid(folder, changes, message):
     change(folder, *changes)
     with pytest.raises(InvalidArgument, match=message):
         read_grids(read_tune_file(folder / "run.toml"), None, "full")
+
+
+def test_the_rate_of_an_averaged_routine_is_that_of_the_one_inside(folder):
+    inside = 'routine = { name = "averaging", routine = { name = "gradient_descent", learning_rate = 1.0 } }\n'
+    change(folder, ("[tune.dpgd.grid]", f"[tune.dpgd]\n{inside}[tune.dpgd.grid]"))
+    (grid,) = read_grids(read_tune_file(folder / "run.toml"), ["dpgd"], "full")
+    assert grid.points[0].at(0.25).routine == diff2.Averaging(diff2.GradientDescent(0.25))
 
 
 def test_unknown_method(folder):
@@ -260,6 +303,67 @@ def test_no_survivor_is_said(folder):
     with pytest.raises(Diff2Error, match=r"no setting of dpgd survived.*smaller learning rates"):
         reproduced(folder, names=["dpgd"])
     assert len(stored(folder)) == 4  # they are kept all the same
+
+
+# Halving
+
+HALVING = """
+[halving]
+rounds = [8, 20]
+keep = [3, 1]
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"rounds": (200,)}, "a number to keep for each of rounds"),
+        ({"rounds": (), "keep": ()}, "a number to keep for each of rounds"),
+        ({"rounds": (600, 200)}, "expected rounds to rise"),
+        ({"keep": (3, 3)}, "expected keep to fall"),
+        ({"keep": (3, 0)}, "expected keep >= 1"),
+    ],
+)
+def test_halvings_that_make_no_sense(rule, message):
+    with pytest.raises(InvalidArgument, match=message):
+        Halving(**rule)
+
+
+def test_the_best_by_each_criterion_go_on():
+    def run(loss, norm):
+        return {"train_loss": [9.0, loss], "squared_gradient_norm": [norm, None]}
+
+    points = list("abcdef")
+    reached = [run(3.0, 1.0), run(1.0, 6.0), None, run(2.0, 5.0), run(4.0, 2.0), run(1.5, 4.0)]
+    assert best_points(points, reached, 1) == ["a", "b"]
+    assert best_points(points, reached, 2) == ["a", "b", "e", "f"]
+    assert best_points(points, reached, 9) == ["a", "b", "d", "e", "f"]
+
+
+def test_halved_runs_are_those_of_the_full_grid(folder):
+    (folder / "run.toml").write_text((folder / "run.toml").read_text() + HALVING)
+    names = ["gd", "dpgd", "diff2"]
+    _, full = reproduced(folder, "full", names=names, seeds=2)
+    found, runs = reproduced(folder, names=names, seeds=2, grid="halved")
+    whole, thinned = without_time(full), without_time(runs)
+    assert thinned.items() <= whole.items()
+    assert {run["seed"] for run in runs} == {0, 1}
+    kept = {tuned.method: tuned.settings for tuned in found.tuned}
+    assert kept["gd"] == 1
+    assert 1 <= kept["dpgd"] <= 2
+    assert 1 <= kept["diff2"] <= 2 < 8  # one by each criterion
+    assert found.rule.startswith(
+        "Of the full grid, after 8 rounds the best 3, after 20 rounds the best 1 by train loss"
+    )
+    assert found.trained == len(stored(folder))
+    short = {key: run for key, run in stored(folder).items() if "@" in key}
+    assert {run["stopped_at"] for run in short.values()} == {8, 20}
+    assert all(run["survived"] and run["seed"] == 0 for run in short.values())
+    for key, run in short.items():  # the beginning of the run that would have been
+        one = whole.get(key.split("@")[0])
+        if one is not None:
+            assert run["train_loss"] == one["train_loss"][: len(run["train_loss"])]
+    assert reproduced(folder, names=names, seeds=2, grid="halved")[0].trained == 0
 
 
 # Workers

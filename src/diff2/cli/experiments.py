@@ -80,7 +80,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs, tables, figures and report.html go.")],
     epsilon: Epsilons = None,
     seeds: Seeds = 5,
-    grid: Annotated[str, typer.Option(help="full, or reduced.")] = "full",
+    grid: Annotated[str, typer.Option(help="full, reduced, or halved: the full one, thinned out.")] = "full",
     accounting: Annotated[
         str | None, typer.Option(metavar="RULE,...", help="paper, exact, or both; by default that of \\[privacy].")
     ] = None,

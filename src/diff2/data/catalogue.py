@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._validate import one_of
 
@@ -35,6 +35,14 @@ class Source:
     headed: bool = False  # whether members begin with a line of column names
 
 
+class Average(NamedTuple):
+    """A column that some copies of a table have in place of a total: one column divided by another."""
+
+    name: str
+    total: str
+    per: str
+
+
 @dataclass(frozen=True)
 class Entry:
     """One table, a CSV.gz with a header."""
@@ -51,6 +59,7 @@ class Entry:
     classes: tuple[Any, ...] | None = None
     symbolic: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # columns of text, and their values
     indicators: tuple[str, ...] = ()  # columns of 0 and 1 that are no numeric attributes: not standardised
+    averages: Mapping[str, Average] = field(default_factory=dict)  # by the column of totals whose place one takes
     train_rows: int | None = None  # length of the publisher's own training part, which comes first
     dtype: str = "float64"  # that holds every number of the table exactly
 
@@ -79,6 +88,11 @@ CALIFORNIA = Entry(
     ),
     target="medianHouseValue",
     task="regression",
+    averages={  # as scikit-learn's copy has them; population stays
+        "totalRooms": Average("AveRooms", "totalRooms", "households"),
+        "totalBedrooms": Average("AveBedrms", "totalBedrooms", "households"),
+        "households": Average("AveOccup", "population", "households"),
+    },
     provenance=Provenance(
         title="California Housing",
         publisher="Luis Torgo, regression data sets, University of Porto (first StatLib)",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 ROWS = ("all", "train")
 SYMBOLIC = ("one_hot", "codes")
+TOTALS = ("keep", "average")
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ def load_dataset(
     *,
     rows: str = "all",
     symbolic: str = "one_hot",
+    totals: str = "keep",
 ) -> Dataset:
     """Return a table of the catalogue.
 
@@ -62,6 +64,8 @@ def load_dataset(
             is an error.
         rows: ``"train"``: only the publisher's own training part, where there is one.
         symbolic: columns of text as ``"one_hot"`` indicators or as ``"codes"`` 0, 1, ....
+        totals: ``"average"``: averages in the place of totals, where the catalogue knows them (California Housing:
+            rooms, bedrooms and people by household, as in scikit-learn's copy).
     """
     entry = entry_of(name)
     first = [data_dir] if data_dir is not None else []
@@ -70,8 +74,8 @@ def load_dataset(
         from .fetching import fetch
 
         path = fetch(entry, data_dir)
-    frame = read_frame(entry, path, rows=rows, symbolic=symbolic)
-    columns = input_names(entry, symbolic)
+    frame = read_frame(entry, path, rows=rows, symbolic=symbolic, totals=totals)
+    columns = input_names(entry, symbolic, totals=totals)
     if entry.classes is None:
         targets = frame[[entry.target]].to_numpy(np.float32)
     else:
@@ -84,25 +88,40 @@ def load_dataset(
     )
 
 
-def input_names(entry: Entry, symbolic: str, plain: Sequence[str] = ()) -> tuple[str, ...]:
+def input_names(entry: Entry, symbolic: str, plain: Sequence[str] = (), *, totals: str = "keep") -> tuple[str, ...]:
     """Return the names of the inputs; a symbolic column becomes ``column=value`` for each of its values."""
+    check_totals(entry, totals)
     names: list[str] = []
     for name in entry.columns:
         if name == entry.target or name in entry.drop:
             continue
         values = entry.symbolic.get(name) if symbolic == "one_hot" and name not in plain else None
         names += [name] if values is None else [f"{name}={value}" for value in values]
-    return tuple(names)
+    return tuple(_renamed(entry, totals).get(name, name) for name in names)
+
+
+def check_totals(entry: Entry, totals: str) -> None:
+    """Refuse averages of a table for which none are known."""
+    one_of("totals", totals, TOTALS)
+    if totals == "average" and not entry.averages:
+        raise InvalidArgument(f"dataset={entry.name!r} has no totals to average, got totals={totals!r}; leave it out")
 
 
 def read_frame(
-    entry: Entry, path: Path, *, rows: str = "all", symbolic: str = "one_hot", plain: Sequence[str] = ()
+    entry: Entry,
+    path: Path,
+    *,
+    rows: str = "all",
+    symbolic: str = "one_hot",
+    totals: str = "keep",
+    plain: Sequence[str] = (),
 ) -> pandas.DataFrame:
     """Read a table whose bytes are the ones expected, with symbolic columns but the ``plain`` ones as numbers."""
     import pandas
 
     one_of("rows", rows, ROWS)
     one_of("symbolic", symbolic, SYMBOLIC)
+    check_totals(entry, totals)
     if rows == "train" and entry.train_rows is None:
         raise InvalidArgument(
             f"dataset={entry.name!r} has no training part of its publisher's, got rows={rows!r}; leave it out"
@@ -113,6 +132,8 @@ def read_frame(
         dtype={name: "str" if name in text else entry.dtype for name in entry.columns},
         nrows=entry.train_rows if rows == "train" else None,
     )
+    if totals == "average":
+        frame = _averaged(entry, frame)
     if not entry.symbolic:
         return frame
     parts = []
@@ -161,6 +182,16 @@ def check_header(entry: Entry, content: bytes, where: str, remedy: str) -> None:
             count += f"; the first that differs should be {expected!r} and is {got[:40]!r}"
             break
     raise InvalidArgument(f"{where} has other columns than {entry.name}: {count}; {remedy}")
+
+
+def _averaged(entry: Entry, frame: pandas.DataFrame) -> pandas.DataFrame:
+    """Return the table with averages in the places of the columns that they replace."""
+    values = {column: frame[average.total] / frame[average.per] for column, average in entry.averages.items()}
+    return frame.assign(**values).rename(columns=_renamed(entry, "average"))
+
+
+def _renamed(entry: Entry, totals: str) -> dict[str, str]:
+    return {column: average.name for column, average in entry.averages.items()} if totals == "average" else {}
 
 
 def _codes(entry: Entry, name: str, column: pandas.Series, values: tuple[Any, ...]) -> np.ndarray:

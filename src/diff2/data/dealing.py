@@ -6,27 +6,33 @@ split and at one client.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from ..errors import InvalidArgument
 from .partition import Dirichlet, Partition, quantile_groups
-from .tables import ClientTable, groups_of, labels, numbers
+from .tables import OWN, SCIKIT_LEARN, ClientTable, groups_of, labels, numbers
 
 
 def hold_out(
-    tables: Sequence[ClientTable], share: float, seed: int, group_column: str | None = None
+    tables: Sequence[ClientTable], share: float, seed: int, group_column: str | None = None, *, split: str = OWN
 ) -> tuple[list[ClientTable], list[ClientTable]]:
     """Divide each table into records to train on and records held out, drawn without looking at them.
 
-    Every client keeps at least one unit to train on; one too small for the share holds nothing out.
+    Every client keeps at least one unit to train on; one too small for the share holds nothing out. The split
+    ``"scikit_learn"`` is that of its ``train_test_split(test_size=share, random_state=seed)``, for each client.
     """
     kept, held = [], []
     for number, table in enumerate(tables):
         unit_of = _units(table, group_column)
         count = int(unit_of.max()) + 1
-        drawn = np.random.default_rng([seed, number]).permutation(count)[: min(round(share * count), count - 1)]
+        if split == SCIKIT_LEARN:
+            order, size = np.random.RandomState(seed).permutation(count), math.ceil(share * count)
+        else:
+            order, size = np.random.default_rng([seed, number]).permutation(count), round(share * count)
+        drawn = order[: min(size, count - 1)]
         out = np.isin(unit_of, drawn)
         kept.append(ClientTable(table.name, table.frame[~out]))
         held.append(ClientTable(table.name, table.frame[out]))

@@ -64,7 +64,7 @@ def _prepared(
         for table in tables:
             groups_of(table, group)  # before anything else can go wrong with a misspelt column
     if settings.holdout is not None:
-        tables, held = hold_out(tables, settings.holdout, settings.holdout_seed, group)
+        tables, held = hold_out(tables, settings.holdout, settings.holdout_seed, group, split=settings.holdout_split)
     partition, leaks = settings.dealt, tuple[str, ...]()
     if partition is not None:
         tables = deal(tables, partition, settings.target, settings.task, group)

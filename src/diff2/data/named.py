@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from .._validate import nearest, one_of
 from ..errors import InvalidArgument
 from .catalogue import entry_of
-from .datasets import ROWS, SYMBOLIC, input_names, read_frame
+from .datasets import ROWS, SYMBOLIC, check_totals, input_names, read_frame
 from .partition import Partition
 from .places import require
-from .tables import ClientTable, TableSettings, split_by_column
+from .tables import OWN, ClientTable, TableSettings, split_by_column
 
 INDICATORS = ("keep", "scale")
 UNIT = (-1.0, 1.0)  # as bounds of an indicator: 0 stays 0 and 1 stays 1
@@ -28,11 +28,13 @@ class DatasetSettings:
         client_column: a column whose values tell clients apart; it is then no input.
         columns: the inputs, in order; by default all but the target and what the catalogue leaves out.
         drop: further columns to leave out.
-        bounds, scale, scale_bounds, scale_share, target_scale, holdout, holdout_seed: as in ``TableSettings``.
+        bounds, scale, unscaled, scale_bounds, scale_share, target_scale, holdout, holdout_seed,
+            holdout_split: as in ``TableSettings``.
         rows: ``"train"`` takes the publisher's own training part only, where there is one.
         symbolic: columns of text as ``"one_hot"`` indicators, or as ``"codes"``: the place in a sorted public list.
         indicators: ``"keep"`` leaves columns of 0 and 1 as they are whatever ``scale`` says; ``"scale"`` treats them
             like numbers.
+        totals: ``"keep"``, or ``"average"``: averages in the place of totals, where the catalogue knows them.
         folders: where to look for the table before DIFF2_DATA and the user's cache.
     """
 
@@ -44,14 +46,17 @@ class DatasetSettings:
     drop: tuple[str, ...] = ()
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     scale: str = "none"
+    unscaled: tuple[str, ...] = ()
     scale_bounds: float | Mapping[str, tuple[float, float]] | None = None
     scale_share: float | None = None
     target_scale: str | None = None
     holdout: float | None = None
     holdout_seed: int = 0
+    holdout_split: str = OWN
     rows: str = "all"
     symbolic: str = "one_hot"
     indicators: str = "keep"
+    totals: str = "keep"
     folders: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -59,6 +64,7 @@ class DatasetSettings:
         one_of("rows", self.rows, ROWS)
         one_of("symbolic", self.symbolic, SYMBOLIC)
         one_of("indicators", self.indicators, INDICATORS)
+        check_totals(entry_of(self.dataset), self.totals)
         self._check_columns()
         self.table()
 
@@ -75,7 +81,12 @@ class DatasetSettings:
                 f"{nearest(self.client_column, sources)}"
             )
         known = self._known()
-        for key, names in (("columns", self.columns or ()), ("drop", self.drop), ("bounds", self.bounds)):
+        for key, names in (
+            ("columns", self.columns or ()),
+            ("drop", self.drop),
+            ("bounds", self.bounds),
+            ("unscaled", self.unscaled),
+        ):
             for name in names:
                 if name not in known and not (key == "bounds" and name == entry.target):
                     raise InvalidArgument(f"{key} names {name!r}, no input of {self.dataset}{nearest(name, known)}")
@@ -115,14 +126,17 @@ class DatasetSettings:
             partition=self.partition,
             client_column=self.client_column,
             columns=columns,
-            bounds={name: bounds for name, bounds in kept.items() if name in columns} | dict(self.bounds),
+            bounds={name: kept[name] for name in columns if name in kept and name not in self.unscaled}
+            | dict(self.bounds),
             scale=self.scale,
+            unscaled=self.unscaled,
             scale_bounds=self.scale_bounds,
             scale_share=self.scale_share,
             target_scale=self.target_scale,
             classes=entry.classes,
             holdout=self.holdout,
             holdout_seed=self.holdout_seed,
+            holdout_split=self.holdout_split,
         )
 
     def read(self) -> list[ClientTable]:
@@ -133,6 +147,7 @@ class DatasetSettings:
             require(entry, self.folders),
             rows=self.rows,
             symbolic=self.symbolic,
+            totals=self.totals,
             plain=() if self.client_column is None else (self.client_column,),
         )
         return split_by_column(ClientTable(entry.name, frame), self.table())
@@ -141,4 +156,5 @@ class DatasetSettings:
         """Return the names of all possible inputs."""
         entry = entry_of(self.dataset)
         plain = () if self.client_column is None else (self.client_column,)
-        return tuple(name for name in input_names(entry, self.symbolic, plain) if name != self.client_column)
+        names = input_names(entry, self.symbolic, plain, totals=self.totals)
+        return tuple(name for name in names if name != self.client_column)

@@ -167,7 +167,7 @@ def choose_encoding(
         target = Scaling(scale=float(np.abs(values).max()) or 1.0)
         leaks.append(f"scaling of {settings.target!r} by its largest absolute value")
     if settings.scale == "data":
-        measured = [name for name in names if name not in settings.bounds]
+        measured = [name for name in names if name not in settings.bounds and name not in settings.unscaled]
         if regression and settings.target not in settings.bounds and settings.target_scale is None:
             measured.append(settings.target)
         found = {name: Scaling.of_data(np.concatenate([numbers(t, name) for t in tables])) for name in measured}
@@ -190,9 +190,9 @@ def choose_encoding(
 def private_ranges(settings: TableSettings, names: Sequence[str]) -> dict[str, tuple[float, float]]:
     """Return the public ranges of the inputs whose mean and deviation are to be released with noise."""
     given = settings.scale_bounds
-    wanted = [name for name in names if name not in settings.bounds]
+    wanted = [name for name in names if name not in settings.bounds and name not in settings.unscaled]
     if not wanted:
-        raise InvalidArgument("scale='private' has nothing to scale: all inputs have bounds; leave it out")
+        raise InvalidArgument("scale='private' has nothing to scale: no input is without bounds; leave it out")
     if isinstance(given, Mapping):
         for name in given:
             if name not in wanted:

@@ -26,6 +26,7 @@ TASKS = ("regression", "classification")
 SCALES = ("none", "data", "private")
 SCALE_SHARE = 0.02  # of the budget's mu^2, for scale = "private"
 TARGET_SCALES = ("none", "max")
+OWN, SCIKIT_LEARN = SPLITS = ("own", "scikit_learn")
 PARQUET = (".parquet", ".pq")
 
 
@@ -47,6 +48,7 @@ class TableSettings:
         scale: ``"none"`` uses columns without bounds as they are; ``"data"`` standardises them by their own mean and
             deviation (of the records trained on), which leaks; ``"private"`` by a mean and deviation released with
             noise, for a share of the budget.
+        unscaled: inputs that are used as they are, whatever ``scale`` says.
         scale_bounds: for ``"private"``: the public range to which values are clipped first; B for [-B, B] in all
             columns, or [low, high] by column.
         scale_share: for ``"private"``: the share of the budget's mu^2.
@@ -55,6 +57,7 @@ class TableSettings:
         classes: the public list of classes; by default those found in the data, which leaks.
         holdout: share of each client's records (with ``group_column``, of its groups) that is not trained on.
         holdout_seed: draws them.
+        holdout_split: ``"own"``, or ``"scikit_learn"``: those that its ``train_test_split`` holds out by this seed.
     """
 
     target: str
@@ -69,12 +72,14 @@ class TableSettings:
     drop: tuple[str, ...] = ()
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     scale: str = "none"
+    unscaled: tuple[str, ...] = ()
     scale_bounds: float | Mapping[str, tuple[float, float]] | None = None
     scale_share: float | None = None
     target_scale: str | None = None
     classes: tuple[Any, ...] | None = None
     holdout: float | None = None
     holdout_seed: int = 0
+    holdout_split: str = OWN
 
     def __post_init__(self) -> None:
         one_of("task", self.task, TASKS)
@@ -86,6 +91,7 @@ class TableSettings:
         if self.holdout is not None and not 0 < self.holdout < 1:
             raise InvalidArgument(f"expected holdout to be a share between 0 and 1, got holdout={self.holdout!r}")
         at_least("holdout_seed", self.holdout_seed, 0)
+        one_of("holdout_split", self.holdout_split, SPLITS)
         for name, (low, high) in self.bounds.items():
             _check_range("bounds", name, low, high)
 
@@ -146,6 +152,10 @@ class TableSettings:
                 f"client_column and group_column are both {self.group_column!r}; to protect whole clients, leave "
                 "group_column out and set unit = 'client' in [privacy]"
             )
+
+        for name in self.unscaled:
+            if name in self.bounds or name == self.target:
+                raise InvalidArgument(f"unscaled names {name!r}, which is the target or has bounds; leave it out")
 
     def _check_private_scale(self) -> None:
         if self.scale != "private":
@@ -268,6 +278,9 @@ def input_columns(settings: TableSettings, clients: Sequence[ClientTable]) -> tu
                 f"client {client.name!r} has column {extra[0]!r}, client {first.name!r} has not; list the inputs in "
                 "columns, or leave it out with drop"
             )
+    for name in settings.unscaled:
+        if name not in inputs:
+            raise InvalidArgument(f"unscaled names {name!r}, which is no input{nearest(name, inputs)}")
     for name in settings.bounds:
         if name not in (*inputs, settings.target):
             hint = nearest(name, (*inputs, settings.target))

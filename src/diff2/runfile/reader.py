@@ -33,7 +33,7 @@ from ..training import OUTPUTS
 from .fields import from_table
 
 TABLES = ("data", "model", "algorithm", "routine", "privacy", "run", "federation")
-OF_EXPERIMENTS = {"compare": "diff2 compare", "tune": "diff2 reproduce", "published": "diff2 reproduce"}
+OF_EXPERIMENTS = {"compare": "diff2 compare"} | dict.fromkeys(("tune", "halving", "published"), "diff2 reproduce")
 AT_SITES = "(at the sites)"  # stands for the file where a run file of a federation names none
 DTYPES = ("float32", "float64")
 

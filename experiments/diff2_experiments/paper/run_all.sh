@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# All runs behind the tables of docs/reproduction.md, in order. Whatever is finished is not made again, so this may be
+# killed at any time and started again with the same command. One driver at a time fills a directory of stores; started
+# with setsid, it ends with all its processes by: kill -- -$(cat STORES/driver.pid)
+#
+#   DIFF2_DATA=DIR experiments/diff2_experiments/paper/run_all.sh STORES            # all stages
+#   DIFF2_DATA=DIR experiments/diff2_experiments/paper/run_all.sh STORES NAME ...   # these, in this order
+#   experiments/diff2_experiments/paper/run_all.sh STORES --list                    # which there are, and which are done
+#
+# A stage leaves STORES/DATASET/runs.jsonl, its tables and figures in STORES/DATASET/found/NAME, and a line in
+# STORES/progress.log. JOBS (2) settings are tried at the same time, with one thread each; DIFF2 names the command.
+set -u
+cd "$(dirname "$0")/../../.."
+stores=${1:?usage: run_all.sh STORES [NAME ... | --list]}
+shift
+diff2=${DIFF2:-diff2}
+jobs=${JOBS:-2}
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1
+
+paper=gd,dpgd,diff2
+ours=$paper,dpgd_cosine,diff2_cosine,dpgd_mean,diff2_mean,dpgd_adam,diff2_adam
+
+# name, experiment, epsilon, accounting, methods, grid; five seeds each. The paper's own comparison comes first.
+stages="
+california-paper-3    california_housing  3    paper        $paper  full
+california-paper      california_housing  3,5  paper        $paper  full
+covertype-paper       covertype           3    paper        $paper  halved
+kddcup99-paper        kddcup99            3    paper        $paper  halved
+blog-paper            blog_feedback       3    paper        $paper  halved
+california            california_housing  3,5  paper,exact  $paper  full
+gas-paper             gas_turbine         3,5  paper        $paper  full
+gas                   gas_turbine         3,5  paper,exact  $paper  full
+california-ours       california_housing  3,5  exact        $ours   full
+gas-ours              gas_turbine         3,5  exact        $ours   full
+covertype-ours        covertype           3    exact        $ours   halved
+kddcup99-ours         kddcup99            3    exact        $ours   halved
+blog-ours             blog_feedback       3    exact        $ours   halved
+kddcup99-scaled       kddcup99_scaled     3    paper        $paper  halved
+"
+
+mkdir -p "$stores/done"
+if [ "${1:-}" = --list ]; then
+    while read -r name rest; do
+        [ -n "$name" ] && echo "$name $([ -e "$stores/done/$name" ] && cat "$stores/done/$name" || echo 'to do')"
+    done <<<"$stages"
+    exit
+fi
+exec 9>"$stores/lock"
+flock -n 9 || { echo "another driver fills $stores; its process: $(cat "$stores/driver.pid")" >&2; exit 1; }
+echo $$ >"$stores/driver.pid"
+
+log() { echo "$(date '+%F %T') $*" | tee -a "$stores/progress.log"; }
+
+run() {
+    local name=$1 experiment=$2 epsilon=$3 accounting=$4 methods=$5 grid=$6 out="$stores/$2" began=$SECONDS
+    [ -e "$stores/done/$name" ] && return
+    log "$name starts"
+    if "$diff2" reproduce --dataset "$experiment" --epsilon "$epsilon" --accounting "$accounting" \
+        --algorithms "$methods" --seeds 5 --grid "$grid" --jobs "$jobs" --out "$out"; then
+        mkdir -p "$out/found/$name"
+        find "$out" -maxdepth 1 -type f ! -name runs.jsonl ! -name store-id -exec mv -t "$out/found/$name" {} +
+        log "$name done after $((SECONDS - began)) s" | tee "$stores/done/$name"
+    else
+        log "$name failed with status $? after $((SECONDS - began)) s"
+    fi
+}
+
+for wanted in "${@:-all}"; do
+    found=
+    while read -r name rest; do
+        # shellcheck disable=SC2086  # the rest of a line is several words
+        if [ -n "$name" ] && { [ "$wanted" = all ] || [ "$wanted" = "$name" ]; }; then found=1; run "$name" $rest </dev/null; fi
+    done <<<"$stages"
+    [ -n "$found" ] || { echo "no stage $wanted; see --list" >&2; exit 2; }
+done
