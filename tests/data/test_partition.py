@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from diff2 import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
 from diff2.data import DatasetSettings, TableSettings, load_clients
 from diff2.data.partition import Dirichlet, Equal, Sizes, quantile_groups, rounded_shares
-from diff2.runfile.reader import TABLES, data_settings, read_toml
+from diff2.runfile.reader import TABLES, data_settings, parse_tables
 
 COUNTS = st.integers(1, 400)
 CLIENTS = st.integers(1, 12)
@@ -238,7 +238,7 @@ delta = 1e-6
 
 def written(tmp_path, partition):
     (tmp_path / "run.toml").write_text(RUN.format(partition=partition), encoding="utf-8")
-    return read_toml(tmp_path / "run.toml", TABLES, lambda content: data_settings(content["data"], []))
+    return parse_tables(tmp_path / "run.toml", TABLES, lambda content: data_settings(content["data"], []))
 
 
 @pytest.mark.parametrize(
