@@ -1,0 +1,38 @@
+"""What a recipe may see of the records: releases, each at its price."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from .rows import Rows
+
+
+class Statistic(Protocol):
+    """A bounded vector for each record, of which the weighted sum is released."""
+
+    @property
+    def purpose(self) -> str: ...
+
+    @property
+    def diameter(self) -> float:
+        """The largest distance of two records' vectors: replacing one of weight w moves the sum by w times this."""
+        ...
+
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, np.ndarray]) -> np.ndarray:
+        """Return the weighted sum over records; ``cache`` keeps what the next statistic of these rows may need."""
+        ...
+
+
+class Answer(NamedTuple):
+    """A released sum."""
+
+    value: np.ndarray
+    noise_std: float
+
+
+class Ask(Protocol):
+    """Releases a statistic with noise, at the price ``mu`` in Gaussian differential privacy."""
+
+    def __call__(self, statistic: Statistic, mu: float) -> Answer: ...

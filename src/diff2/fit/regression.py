@@ -1,0 +1,163 @@
+r"""RF-M: squared error on random features, preconditioned by a released Gram matrix.
+
+Shares of the budget (of mu^2): histograms .05, whitening .05, mean of the target .005, Gram matrix .20, radii .02,
+descent .675.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from .asking import Ask
+from .columns import bin_edges, column_of
+from .preparation import Preparation, Projections, whitening_of
+from .second_moment import as_matrix, noise_norm
+from .statistics import (
+    ClippedDescent,
+    ColumnHistograms,
+    Design,
+    Gram,
+    NormHistogram,
+    Residuals,
+    TargetMean,
+    WhiteningMoment,
+)
+
+SHARES = {"histogram": 0.05, "whitening": 0.05, "target": 0.005, "gram": 0.20, "norms": 0.02, "descent": 0.675}
+LOOKS = (0, 1, 2, 4, 8, 16)  # rounds at which the radius is found anew
+QUANTILE = 0.93
+NORM_BINS = 30
+
+
+class LinearModel(NamedTuple):
+    """Predicts features @ theta + offset."""
+
+    design: Design
+    theta: np.ndarray
+    offset: np.ndarray
+
+
+class Whitener(NamedTuple):
+    """The eigenvectors of a Gram matrix, with eigenvalues freed of noise, and the ridge."""
+
+    values: np.ndarray
+    vectors: np.ndarray
+    ridge: float
+    noise: float  # spectral norm of the noise
+
+    @property
+    def matrix(self) -> np.ndarray:
+        return self.vectors / np.sqrt(self.values + self.ridge)
+
+    @property
+    def effective_dimension(self) -> float:
+        return float(np.sum(self.values / (self.values + self.ridge)))
+
+
+def shrunk(moment: np.ndarray, noise_std: float) -> Whitener:
+    """Return the eigenvalues that a matrix has below its noise."""
+    values, vectors = np.linalg.eigh(moment)
+    edge = noise_norm(len(moment), noise_std)
+    kept = values > edge
+    cleaned = (values + np.sqrt(np.maximum(values**2 - edge**2, 0.0))) / 2
+    smallest = float(cleaned[kept].min()) if kept.any() else edge
+    return Whitener(np.where(kept, cleaned, 0.1 * min(smallest, edge / 2)), vectors, edge / 2, edge)
+
+
+def projections(preparation: Preparation, features: int, rng: np.random.Generator) -> Projections:
+    """Draw public directions: half on all inputs, a fifth on one column of scores, the rest on two."""
+    p, columns = preparation.original, len(preparation.columns)
+    inputs = rng.standard_normal((preparation.width, features)) / (p / 3)
+    scores = np.zeros((columns, features))
+    starts = np.cumsum([columns, *preparation.categories])
+    for j in range(features // 2, features):
+        one = j < features // 2 + features // 5
+        inputs[:, j] = 0.0
+        chosen = rng.choice(p, size=min(p, 1 if one else 2), replace=False)
+        scale = 1 / 0.7 if one else 1.0
+        for c in chosen:
+            if c < columns:
+                scores[c, j] = rng.standard_normal() * scale
+            else:
+                block = slice(starts[c - columns], starts[c - columns + 1])
+                inputs[block, j] = rng.standard_normal(block.stop - block.start) * scale
+    return Projections(inputs, scores, rng.uniform(0, 2 * math.pi, features))
+
+
+def prepared(ask: Ask, mu: float, preparation: Preparation, bounds: np.ndarray) -> Preparation:
+    """Return the preparation with columns and whitening from releases."""
+    edges = tuple(bin_edges(low, high) for low, high in bounds)
+    if not edges:
+        return preparation
+    answer = ask(ColumnHistograms(edges), mu * math.sqrt(SHARES["histogram"]))
+    splits = np.cumsum([len(one) - 1 for one in edges])[:-1]
+    columns = tuple(
+        column_of(one, part, answer.noise_std) for one, part in zip(edges, np.split(answer.value, splits), strict=True)
+    )
+    preparation = Preparation(columns, preparation.categories, preparation.nullable)
+    moment = ask(WhiteningMoment(preparation), mu * math.sqrt(SHARES["whitening"]))
+    whitening = whitening_of(as_matrix(moment.value), moment.noise_std)
+    return Preparation(columns, preparation.categories, preparation.nullable, whitening)
+
+
+def fit_regression(
+    ask: Ask,
+    mu: float,
+    weight: float,
+    preparation: Preparation,
+    bounds: np.ndarray,
+    target: tuple[float, float],
+    rng: np.random.Generator,
+    *,
+    step: float = 1.0,
+    log: dict | None = None,
+) -> LinearModel:
+    """Fit by releases that cost ``mu`` together; ``weight`` is that of the heaviest record."""
+    low, high = target
+    preparation = prepared(ask, mu, preparation, bounds)
+    mean = float(np.clip(ask(TargetMean(low, high), mu * math.sqrt(SHARES["target"])).value[0], low, high))
+    features = int(np.clip(mu / weight / 30, 200, 400))
+    preparation = Preparation(
+        preparation.columns, preparation.categories, preparation.nullable, preparation.whitening,
+        projections(preparation, features, rng),
+    )  # fmt: skip
+    p = preparation.original
+    design = Design(preparation, 0.5, 1 / (2 * math.sqrt(p)))
+    gram = ask(Gram(design), mu * math.sqrt(SHARES["gram"]))
+    whitener = shrunk(as_matrix(gram.value), gram.noise_std)
+    budget = SHARES["descent"] * mu**2 / (4.84 * weight**2)
+    while int(0.2 * budget / whitener.effective_dimension**2) < 8 and whitener.ridge <= 1:
+        whitener = whitener._replace(ridge=whitener.ridge * 1.3)
+    rounds_allowed = budget / whitener.effective_dimension**2
+    rounds = max(1, min(160, max(8, int(0.008 * rounds_allowed)), int(0.2 * rounds_allowed)))
+    design = Design(preparation, 0.5, 1 / (2 * math.sqrt(p)), whitener.matrix)
+    if log is not None:
+        log.update(de=whitener.effective_dimension, rounds=rounds, ridge=whitener.ridge, edge=whitener.noise,
+                   hmax=float(np.max((np.linalg.eigvalsh(as_matrix(gram.value))+whitener.noise)/(whitener.values+whitener.ridge))))
+    looks = [r for r in LOOKS if r < rounds]
+    # The largest gradient of the first round: the range of the target times the longest features.
+    edges = (high - low) / math.sqrt(whitener.ridge + float(whitener.values.min())) * 2.0 ** (-np.arange(NORM_BINS)[::-1] / 2)
+    radius, theta = float(edges[-1]), np.zeros(len(design.matrix))
+    mean_theta, offset = np.zeros_like(theta), np.array(mean)
+    for round in range(rounds):
+        residuals = Residuals(design, theta, offset, target)
+        if round in looks:
+            counts = ask(NormHistogram(residuals, edges), mu * math.sqrt(SHARES["norms"] / len(looks)))
+            radius = min(radius, quantile(counts.value, edges, counts.noise_std))
+        answer = ask(ClippedDescent(residuals, radius), mu * math.sqrt(SHARES["descent"] / rounds))
+        theta = theta + step * answer.value
+        if round >= rounds // 2:
+            mean_theta += theta / (rounds - rounds // 2)
+    return LinearModel(design, mean_theta, offset)
+
+
+def quantile(counts: np.ndarray, edges: np.ndarray, noise_std: float) -> float:
+    """Return the edge below which most of the records are, from counts with noise."""
+    mass = np.where(counts < 2 * noise_std, 0.0, counts)
+    if mass.sum() <= 0:
+        return float(edges[-1])
+    shares = np.cumsum(mass) / mass.sum()
+    return float(edges[min(int(np.searchsorted(shares, QUANTILE)), len(edges) - 1)])
