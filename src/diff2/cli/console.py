@@ -106,7 +106,8 @@ def _readable_warnings() -> Iterator[None]:
 
 
 def _say(kind: str, message: object) -> None:
-    print(f"{kind}: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+    lines = [" ".join(line.split()) for line in str(message).split("\n- ")]  # a list of problems keeps its lines
+    print(f"{kind}:", "\n- ".join(lines), file=sys.stderr, flush=True)
 
 
 def _out(width: int | None = None) -> Console:

@@ -19,6 +19,7 @@ from .experiments import COMPARE_HELP, REPRODUCE_HELP, compare, demo, reproduce
 from .federate import federate_app
 from .options import DataDir, Json, Quiet, RunToml, Seed
 from .reports import account_document, show_account, show_preview, show_run
+from .schema import SCHEMA_HELP, schema
 
 app = typer.Typer(
     name="diff2",
@@ -184,6 +185,7 @@ app.command(
     epilog="Example: diff2 reproduce --dataset california_housing --grid reduced --seeds 1 --data-dir data --out found",
 )(reproduce)
 app.command(epilog="Example: diff2 demo --out diff2-demo")(demo)
+app.command(help=SCHEMA_HELP, epilog="Example: diff2 schema people.csv --target visits > people.schema.toml")(schema)
 
 
 def parse_sizes(text: str) -> list[int]:

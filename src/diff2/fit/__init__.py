@@ -1,0 +1,1 @@
+"""One call from a table to a private model: `fit`."""

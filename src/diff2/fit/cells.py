@@ -1,0 +1,136 @@
+"""One cell of a table: what it says as a number, a flag, a date or one of a list.
+
+The meaning of a cell depends on its own text and on public settings, never on the other cells: not on the type that a
+reader guessed for its column. Hence one record changes its own row of the encoding and no other. Numbers, texts and
+truth values that look alike mean the same:
+
+>>> [text_of(cell) for cell in (7, 7.0, " 7 ", True, float("nan"), None, "")]
+['7', '7', '7', 'true', None, None, None]
+>>> [number(text) for text in ("7", "1e3", "true", "unknown", "inf", "1_000", None)]
+[7.0, 1000.0, 1.0, nan, nan, nan, nan]
+>>> [flag(text) for text in ("Yes", "0", "1.0", "perhaps")]
+[1.0, 0.0, 1.0, nan]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+
+MISSING = frozenset(["", "na", "n/a", "nan", "nat", "null", "none", "<na>", "?", "."])  # usual spellings
+TRUE = frozenset(["true", "t", "yes", "y", "1", "on"])
+FALSE = frozenset(["false", "f", "no", "n", "0", "off"])
+_EPOCH = datetime(1970, 1, 1)
+_DAY = 86_400.0
+
+
+def text_of(cell: Any) -> str | None:
+    """Return the text of a cell, the same for all ways to hold it; None for a missing one. Never raises."""
+    if isinstance(cell, str):
+        return cell.strip() or None
+    try:
+        if cell is None:
+            return None
+        if isinstance(cell, bool | np.bool_):
+            return "true" if cell else "false"
+        if isinstance(cell, int | np.integer):
+            return str(int(cell))
+        if isinstance(cell, float | np.floating):
+            return _float_text(float(cell))
+        if isinstance(cell, bytes):
+            return cell.decode("utf-8", "replace").strip() or None
+        if isinstance(cell, date):
+            cell = cell.isoformat()
+        return str(cell).strip() or None
+    except Exception:  # the cell of another library may fail in any way; an error would tell of it
+        return None
+
+
+def number(text: str | None, decimal: str = ".") -> float:
+    """Return a finite number, or NaN where there is none."""
+    if text is None or "_" in text:  # Python reads 1_000 as a number; nobody else does
+        return math.nan
+    try:
+        found = float(text if decimal == "." else text.replace(decimal, "."))
+    except ValueError:
+        return {"true": 1.0, "false": 0.0}.get(text.casefold(), math.nan)
+    return found if math.isfinite(found) else math.nan
+
+
+def flag(text: str | None) -> float:
+    """Return 1 for yes, 0 for no, NaN for all else."""
+    word = "" if text is None else category_key(text).casefold()
+    return 1.0 if word in TRUE else 0.0 if word in FALSE else math.nan
+
+
+def days(text: str | None, format: str = "") -> float:
+    """Return days since 1970, with a fraction for the time of the day (of UTC), or NaN.
+
+    >>> days("1970-02-01"), days("02.01.1970 12:00", "%d.%m.%Y %H:%M"), days("soon")
+    (31.0, 1.5, nan)
+    """
+    try:
+        moment = datetime.strptime(text or "", format) if format else datetime.fromisoformat(text or "")
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(UTC).replace(tzinfo=None)
+        return (moment.replace(microsecond=0) - _EPOCH).total_seconds() / _DAY
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def category_key(text: str) -> str:
+    """Return what a text has in common with all texts that mean the same number or truth value.
+
+    >>> [category_key(text) for text in ("01", "1.0", "1", "True", "Munich")]
+    ['1', '1', '1', 'true', 'Munich']
+    """
+    if text.casefold() in ("true", "false"):
+        return text.casefold()
+    if "_" in text:
+        return text
+    try:
+        return str(int(text))
+    except ValueError:
+        found = number(text)
+        return text if math.isnan(found) else str(_float_text(found))
+
+
+class Lookup:
+    """Finds the place of a cell in a public list: by its text, or else by what the text means.
+
+    >>> lookup = Lookup(["f", "m", 1])
+    >>> [lookup(text) for text in ("m", "1.0", "x", None, "NA")]
+    [1, 2, 3, 4, 4]
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.other, self.missing = len(values), len(values) + 1
+        texts = [text_of(value) or "" for value in values]
+        self._exact = {text: code for code, text in reversed(list(enumerate(texts)))}
+        self._alike: dict[str, int] = {}
+        for code, text in enumerate(texts):
+            self._alike.setdefault(category_key(text), code)
+        for word, digit in (("true", "1"), ("false", "0")):
+            for one, twin in ((word, digit), (digit, word)):
+                if one in self._alike:
+                    self._alike.setdefault(twin, self._alike[one])
+
+    def __call__(self, text: str | None) -> int:
+        if text is None:
+            return self.missing
+        code = self._exact.get(text)
+        if code is None:
+            code = self._alike.get(category_key(text))
+        if code is None:
+            return self.missing if text.casefold() in MISSING else self.other
+        return code
+
+
+def _float_text(value: float) -> str | None:
+    if math.isnan(value):
+        return None
+    return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)

@@ -1,0 +1,199 @@
+"""Tables in files: CSV, CSV.gz and Parquet.
+
+Every cell of a CSV file is read as text; the schema says what it means. A line with too few cells has missing ones at
+its end, further cells of a line with too many are not looked at. So no record changes how another one is read.
+
+What can be wrong with a file is found in its header and in its bytes: a wrong delimiter, a wrong encoding, a mark of
+another encoding at its start. Undecodable bytes are the one thing within records that refuses a file, with one fixed
+text: it is then no table in the declared encoding at all.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from os import PathLike
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from ..errors import InvalidArgument
+from .frames import Cells, Frame, as_frame, concatenated
+from .problems import Problems
+
+PARQUET = (".parquet", ".pq")
+DELIMITERS = {",": "','", ";": "';'", "\t": "'\\t' (a tab)", "|": "'|'"}
+MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """How CSV files are written."""
+
+    delimiter: str = ","
+    encoding: str = "utf-8"
+    decimal: str = "."
+
+    def __post_init__(self) -> None:
+        if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
+            raise InvalidArgument(f"expected delimiter to be one character, got delimiter={self.delimiter!r}")
+        if self.decimal not in (".", ",") or self.decimal == self.delimiter:
+            raise InvalidArgument(
+                f"expected decimal to be '.' or ',' and not the delimiter, got decimal={self.decimal!r}"
+            )
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError:
+            raise InvalidArgument(
+                f"unknown encoding {self.encoding!r}; usual ones are utf-8, latin-1, cp1252 and utf-16"
+            ) from None
+
+    @property
+    def codec(self) -> str:
+        """The encoding, which takes a mark at the start of the file for what it is."""
+        return "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
+
+
+def read_tables(paths: str | PathLike[str] | Sequence[str | PathLike[str]], format: FileFormat | None = None) -> Frame:
+    """Read one file, or several with the same columns; the problems of all of them are reported at once."""
+    one = isinstance(paths, str | PathLike)
+    files = [Path(paths)] if one else [Path(path) for path in paths]  # type: ignore[arg-type, union-attr]
+    problems = Problems(str(files[0]) if len(files) == 1 else "the files")
+    frames = [_read(path, format or FileFormat(), problems) for path in files]
+    first = frames[0].names if frames and frames[0] is not None else ()
+    for path, frame in zip(files, frames, strict=True):
+        if frame is not None and first and set(frame.names) != set(first):
+            differing = ", ".join(repr(name) for name in sorted(set(frame.names) ^ set(first)))
+            problems.add(str(path), f"and {files[0]} differ in the columns {differing}", "give them the same columns")
+    problems.refuse()
+    found = [frame for frame in frames if frame is not None]
+    if not found:
+        raise InvalidArgument("expected at least one file, got none")
+    return concatenated([found[0], *(_ordered(frame, first) for frame in found[1:])])
+
+
+def _ordered(frame: Frame, names: tuple[str, ...]) -> Frame:
+    return frame if frame.names == names else Frame(names, tuple(frame[name] for name in names), frame.size)
+
+
+def _read(path: Path, format: FileFormat, problems: Problems) -> Frame | None:
+    """Return what is in a file, or None where a problem was noted."""
+    if not path.is_file():
+        problems.add(str(path), "is no file", "check the name")
+        return None
+    before = len(problems.lines)
+    if path.suffix.lower() in PARQUET:
+        frame = _read_parquet(path, problems)
+    else:
+        frame = None
+        try:
+            names = _header(path, format, problems)
+            if len(problems.lines) == before:
+                frame = _by_arrow(path, format, names) or _by_csv_module(path, format, names)
+        except UnicodeError:
+            remedy = "name its encoding, say latin-1, cp1252 or utf-16 (--encoding, or encoding in [file])"
+            problems.add(str(path), f"is no text in the encoding {format.encoding}", remedy)
+        except (csv.Error, EOFError, OSError):  # the error's own text may quote a record
+            problems.add(str(path), "is no readable CSV or CSV.gz table", "check the file; write it anew")
+    names = () if frame is None else frame.names
+    for name in sorted({name for name in names if name and names.count(name) > 1}):
+        problems.add(f"column {name!r} of {path}", "is there twice", "rename one of them")
+    return frame
+
+
+def _read_parquet(path: Path, problems: Problems) -> Frame | None:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        problems.add(str(path), "needs pyarrow to be read", "install it: pip install 'diff2[parquet]'")
+        return None
+    try:
+        return as_frame(parquet.ParquetFile(path).read())
+    except (pyarrow.ArrowException, OSError):
+        problems.add(str(path), "is no readable Parquet table", "check the file; write it anew")
+        return None
+
+
+def _header(path: Path, format: FileFormat, problems: Problems) -> tuple[str, ...]:
+    """Return the names of the columns, after noting what they tell about a wrong format."""
+    with _opened(path) as file:
+        start = file.read(4)
+    for mark, encoding in MARKS.items():
+        if start.startswith(mark) and codecs.lookup(format.encoding).name.replace("-sig", "") != encoding:
+            problems.add(
+                str(path), f"begins with the mark of {encoding}, not of {format.encoding}",
+                f"set the encoding to {encoding} (--encoding, or encoding in [file])",
+            )  # fmt: skip
+            return ()
+    with _text(path, format) as file:
+        names = tuple(name.strip() for name in next(_lines(file, format), []))
+    if not names:
+        problems.add(str(path), "is empty", "expected a line of column names and one line for each record")
+    if len(names) == 1:
+        for other, spelled in DELIMITERS.items():
+            if other in names[0] and other != format.delimiter:
+                problems.add(
+                    str(path), f"has one column only, whose name holds {spelled}",
+                    f"set the delimiter to {spelled} (--delimiter, or delimiter in [file])",
+                )  # fmt: skip
+                break
+    return names
+
+
+def _by_arrow(path: Path, format: FileFormat, names: tuple[str, ...]) -> Frame | None:
+    """Read with pyarrow; None where it is not installed or finds anything unusual, which the slow way decides."""
+    try:
+        import pyarrow
+        from pyarrow import csv as arrow_csv
+    except ImportError:
+        return None
+    places = [str(j) for j in range(len(names))]
+    try:
+        table = arrow_csv.read_csv(
+            path,
+            read_options=arrow_csv.ReadOptions(column_names=places, encoding=format.encoding, block_size=1 << 24),
+            parse_options=arrow_csv.ParseOptions(delimiter=format.delimiter, newlines_in_values=True),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types=dict.fromkeys(places, pyarrow.string()), null_values=[""], strings_can_be_null=True
+            ),
+        )
+    except (pyarrow.ArrowException, UnicodeError, ValueError, OSError):
+        return None
+    table = table.slice(1)  # without the header
+    return Frame(names, tuple(Cells(column) for column in table.columns), table.num_rows)
+
+
+def _by_csv_module(path: Path, format: FileFormat, names: tuple[str, ...]) -> Frame:
+    width = len(names)
+    with _text(path, format) as file:
+        lines = _lines(file, format)
+        next(lines)
+        records = [line[:width] for line in lines]
+    columns: list[Any] = list(zip_longest(*records)) if records else [[]] * width
+    columns += [[None] * len(records)] * (width - len(columns))
+    cells = []
+    for column in columns:
+        values = np.empty(len(records), dtype=object)
+        values[:] = column
+        cells.append(Cells(values))
+    return Frame(names, tuple(cells), len(records))
+
+
+def _lines(file: TextIO, format: FileFormat) -> Iterator[list[str]]:
+    """Yield the lines that are not empty."""
+    return (line for line in csv.reader(file, delimiter=format.delimiter) if line)
+
+
+def _opened(path: Path) -> Any:
+    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
+
+
+def _text(path: Path, format: FileFormat) -> Any:
+    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    return opener(path, "rt", encoding=format.codec, newline="")

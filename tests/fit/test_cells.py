@@ -1,0 +1,74 @@
+"""What a cell means depends on the cell alone, however it is held."""
+
+import math
+from datetime import date, datetime
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+from diff2.fit.cells import Lookup, days, flag, number, text_of
+from diff2.fit.frames import as_frame
+
+
+class Broken:
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("cell", [None, "", "   ", float("nan"), np.float64("nan"), Broken(), b" "])
+def test_nothing_is_nothing_however_it_is_held(cell):
+    assert text_of(cell) is None
+
+
+@pytest.mark.parametrize("cell", [7, 7.0, np.int8(7), np.float32(7), " 7 ", "7", b"7", Decimal(7)])
+def test_seven_is_seven(cell):
+    assert text_of(cell) == "7"
+    assert Lookup([5, 7])(text_of(cell)) == 1
+    assert number(text_of(cell)) == 7.0
+
+
+@pytest.mark.parametrize(
+    "text", ["inf", "-Infinity", "1e999", "nan", "seven", "1_000", "", None, "1,5", "0x10", "9" * 9999]
+)
+def test_what_is_no_finite_number_is_missing(text):
+    assert math.isnan(number(text))
+
+
+def test_numbers_with_a_decimal_comma():
+    assert number("1,5", ",") == 1.5
+    assert number("1.5", ",") == 1.5  # as a cell that is a number already is written
+
+
+@pytest.mark.parametrize(("texts", "value"), [("Yes TRUE t on 1 1.0 y", 1.0), ("no False F off 0 0.0 n", 0.0)])
+def test_flags_in_usual_spellings(texts, value):
+    assert [flag(text) for text in texts.split()] == [value] * 7
+    assert math.isnan(flag("2"))
+    assert math.isnan(flag(None))
+
+
+def test_dates():
+    assert days("2020-02-29T06:00:00+06:00") == days("2020-02-29") == 18321.0
+    assert days("29.02.2020", "%d.%m.%Y") == 18321.0
+    assert all(math.isnan(days(text)) for text in ("2021-02-29", "soon", "", None, "0001-01-01T00:00:00+23:59"))
+    cells = [date(2020, 2, 29), datetime(2020, 2, 29), "2020-02-29", np.datetime64("2020-02-29")]
+    assert as_frame({"x": cells})["x"].days().tolist() == [18321.0] * 4
+    as_numpy = np.array(["2020-02-29T12:00:00.7", "NaT"], "datetime64[ms]")
+    assert as_frame({"x": as_numpy})["x"].days().tolist()[0] == 18321.5
+    assert math.isnan(as_frame({"x": as_numpy})["x"].days()[1])
+
+
+@pytest.mark.parametrize(
+    ("listed", "cells", "codes"),
+    [
+        (["f", "m"], ["f", " m", "F", "x", None, "?", ""], [0, 1, 2, 2, 3, 3, 3]),
+        (["01", "02"], ["01", "1", 1, 2.0, "3"], [0, 0, 0, 1, 2]),
+        (["1", "01"], ["01", "1", "001"], [1, 0, 0]),  # the text decides first
+        ([0, 1], [True, "False", 1.0, "0", "true"], [1, 0, 1, 0, 1]),
+        ([True, False], [1, 0, "True", False], [0, 1, 0, 1]),
+        (["NA", "DE"], ["NA", "DE", "N/A"], [0, 1, 3]),  # a listed value is never a missing one
+        ([0.5, 1.5], ["0.50", 1.5, ".5"], [0, 1, 0]),
+    ],
+)
+def test_categories(listed, cells, codes):
+    assert [Lookup(listed)(text_of(cell)) for cell in cells] == codes
