@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from diff2.errors import InvalidArgument
 from diff2.fit.encode import encode
 from diff2.fit.files import read_tables
+from diff2.fit.frames import as_frame
 from diff2.fit.kinds import Category, Classes, Counts, Date, Flag, Number, Regression
 from diff2.fit.schema import Schema
 
@@ -183,15 +184,9 @@ def test_arrays_of_any_type(dtype):
     schema = Schema.from_arguments(["x0", "x1"], bounds=[(0, 1)] * 2, classes=["a", "b"])
     if dtype == "S4":
         array = np.array([[b"1", b"0"], [b"0", b"1"]])
-    found = encode(as_frame_with(array, ["a", "b"]), schema, least=0)
+    found = encode(as_frame(array).having(target=["a", "b"]), schema, least=0)
     assert found.rows.numeric.tolist() == [[1, 0], [0, 1]]
     assert found.rows.target.tolist() == [0, 1]
-
-
-def as_frame_with(array, target):
-    from diff2.fit.frames import as_frame
-
-    return as_frame(array).having(target=target)
 
 
 def test_a_null_record_says_nothing_of_itself():
@@ -241,7 +236,7 @@ def test_missing_columns_are_named_all_at_once():
     assert "'y'" not in text
 
 
-# What is refused by header, shape and declared types
+# What is refused by header and shape
 
 
 def test_a_table_is_refused_for_all_its_problems_at_once():
@@ -256,13 +251,15 @@ def test_a_table_is_refused_for_all_its_problems_at_once():
 
 def test_fewer_than_50_records_are_refused():
     schema = Schema.from_arguments(["x0"], target_bounds=(0, 1))
-    encode(as_frame_with(np.zeros((50, 1)), np.zeros(50)), schema)
-    assert "fewer than 50 records" in message(encode, as_frame_with(np.zeros((49, 1)), np.zeros(49)), schema)
+    encode(as_frame(np.zeros((50, 1))).having(target=np.zeros(50)), schema)
+    assert "fewer than 50 records" in message(encode, as_frame(np.zeros((49, 1))).having(target=np.zeros(49)), schema)
 
 
 def test_more_columns_than_records_are_refused():
     schema = Schema.from_arguments([f"x{j}" for j in range(61)], target_bounds=(0, 1))
-    assert "more columns than records" in message(encode, as_frame_with(np.zeros((60, 61)), np.zeros(60)), schema)
+    assert "more columns than records" in message(
+        encode, as_frame(np.zeros((60, 61))).having(target=np.zeros(60)), schema
+    )
 
 
 def test_many_categories_warn():
@@ -271,13 +268,13 @@ def test_many_categories_warn():
         encode({"x": [0] * 50, "y": [0] * 50}, schema)
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [{"x": [None] * 50, "y": [0.5] * 50}, {"x": [1] * 50, "y": [None] * 50}, {"x": [math.inf] * 50, "y": [1] * 50}],
-)
-def test_no_error_depends_on_values(columns):
+@pytest.mark.parametrize("x", [None, math.inf, "text", 1e300])
+@pytest.mark.parametrize("y", [None, 0.5, "text", -1e300])
+@pytest.mark.parametrize("make", [dict, pandas.DataFrame, as_arrow])
+def test_no_error_depends_on_values(x, y, make):
     """A column that is all missing and a constant target are found by releases, later."""
-    encode(columns, Schema({"x": Number(0, 1)}, "y", Regression(0, 1)))
+    for column in (Number(0, 1), Number()):
+        encode(make({"x": [x] * 50, "y": [y] * 50}), Schema({"x": column}, "y", Regression(0, 1)))
 
 
 @pytest.mark.parametrize(
@@ -306,4 +303,4 @@ def test_a_sparse_or_lazy_table_is_refused_with_the_remedy():
 
 def test_a_target_of_another_length_is_refused():
     with pytest.raises(InvalidArgument, match="as many entries in target"):
-        as_frame_with(np.zeros((3, 1)), [1, 2])
+        as_frame(np.zeros((3, 1))).having(target=[1, 2])

@@ -182,6 +182,7 @@ def _rounded(numbers: np.ndarray) -> tuple[float, float]:
     exponent = math.floor(math.log10(span))
     step = 10.0**exponent
     down, up = math.floor(low / step), math.ceil(high / step)
+    down, up = min(down, -1) if low < 0 else down, max(up, 1) if high > 0 else up  # where a quotient vanished
     if down > 0 and low < high / 2:
         down = 0
     if up < 0 and high > low / 2:

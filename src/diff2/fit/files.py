@@ -27,6 +27,7 @@ from .frames import Cells, Frame, as_frame, concatenated
 from .problems import Problems
 
 PARQUET = (".parquet", ".pq")
+BLOCK = 1 << 24  # bytes that pyarrow reads at a time
 DELIMITERS = {",": "','", ";": "';'", "\t": "'\\t' (a tab)", "|": "'|'"}
 MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
@@ -157,7 +158,7 @@ def _by_arrow(path: Path, format: FileFormat, names: tuple[str, ...]) -> Frame |
     try:
         table = arrow_csv.read_csv(
             path,
-            read_options=arrow_csv.ReadOptions(column_names=places, encoding=format.encoding, block_size=1 << 24),
+            read_options=arrow_csv.ReadOptions(column_names=places, encoding=format.encoding, block_size=BLOCK),
             parse_options=arrow_csv.ParseOptions(delimiter=format.delimiter, newlines_in_values=True),
             convert_options=arrow_csv.ConvertOptions(
                 column_types=dict.fromkeys(places, pyarrow.string()), null_values=[""], strings_can_be_null=True

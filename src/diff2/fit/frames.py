@@ -29,7 +29,7 @@ class Cells(NamedTuple):
     def numbers(self, decimal: str = ".") -> np.ndarray:
         """Return finite numbers; NaN where there are none."""
         values = self.values
-        if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":  # truth values, whole and real numbers
             with np.errstate(all="ignore"):
                 return _finite(values.astype(np.float64))
         found = None if isinstance(values, np.ndarray) else _numbers_by_arrow(values, decimal)
@@ -37,7 +37,8 @@ class Cells(NamedTuple):
 
     def days(self, format: str = "") -> np.ndarray:
         """Return days since 1970; NaN where there is no date."""
-        if isinstance(self.values, np.ndarray) and self.values.dtype.kind == "M":
+        coarse = {f"datetime64[{unit}]" for unit in ("D", "h", "m", "s", "ms", "us", "ns")}  # others overflow
+        if isinstance(self.values, np.ndarray) and self.values.dtype.name in coarse:
             seconds = self.values.astype("datetime64[s]")
             return np.where(np.isnat(seconds), np.nan, seconds.astype(np.int64) / 86_400)
         return self.mapped(lambda text: days(text, format), np.float64)
@@ -99,7 +100,7 @@ def as_frame(data: Any, names: tuple[str, ...] | None = None) -> Frame:
         return data
     if isinstance(data, Mapping):
         return _of_mapping(data)
-    if hasattr(data, "columns") or hasattr(data, "column_names") or hasattr(data, "schema"):
+    if any(hasattr(type(data), name) for name in ("columns", "column_names", "collect")):
         return _of_data_frame(data)
     return _of_array(data, names)
 
@@ -126,20 +127,19 @@ def _of_data_frame(data: Any) -> Frame:
     arrow = sys.modules.get("pyarrow")
     if arrow is not None and isinstance(data, arrow.RecordBatch):
         data = arrow.Table.from_batches([data])
-    given = getattr(data, "column_names", None)
-    names = [str(name) for name in (data.columns if given is None else given)]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        problems = Problems("the table")
-        for name in twice:
-            problems.add(f"column {name!r}", "is there twice", "rename one of them")
-        problems.refuse()
+    if hasattr(type(data), "collect"):
+        raise InvalidArgument(f"expected a table in memory, got {type(data).__name__}; call .collect() on it first")
+    names = [str(name) for name in (data.column_names if hasattr(type(data), "column_names") else data.columns)]
+    problems = Problems("the table")
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        problems.add(f"column {name!r}", "is there twice", "rename one of them")
+    problems.refuse()
     try:
         frame = nw.from_native(data, eager_only=True)
     except TypeError:
         raise InvalidArgument(
-            f"expected a table that is in memory (numpy, pandas, polars, Arrow, a dictionary), got {type(data)}; "
-            "call .collect() or .to_arrow() on it first"
+            f"expected a table as numpy, pandas, polars, Arrow or a dictionary holds it, got {type(data).__name__}; "
+            "turn it into one of these first"
         ) from None
     cells = []
     for name in frame.columns:
