@@ -84,6 +84,43 @@ def test_one_record_changes_its_own_row_alone(found, other):
         np.testing.assert_array_equal(before.usable[:-1], after.usable[:-1])
 
 
+whole = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.sampled_from([1, 2**53 + 1]))
+typed_records = st.fixed_dictionaries(
+    {
+        "age": st.one_of(st.none(), st.floats()),
+        "ward": whole,
+        "smoker": st.one_of(st.none(), st.booleans()),
+        "joined": st.one_of(st.none(), st.datetimes(datetime(1900, 1, 1), datetime(2100, 1, 1))),
+        "sex": st.one_of(st.none(), st.text(max_size=2), st.sampled_from(["f", " m", "1"])),
+        "y": whole,
+    }
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(typed_records, min_size=2, max_size=4), typed_records)
+def test_one_record_changes_its_own_row_alone_where_columns_have_types(found, other):
+    """A missing value makes floating-point numbers of whole ones, and objects of truth values."""
+    arrow = pytest.importorskip("pyarrow")
+    types = [arrow.float64(), arrow.int64(), arrow.bool_(), arrow.timestamp("us"), arrow.string(), arrow.int64()]
+    names = ["age", "ward", "smoker", "joined", "sex", "y"]
+    given_types = arrow.schema(list(zip(names, types, strict=True)))
+    columns = {**{name: COLUMNS[name] for name in names[:-1]}, "ward": Category((1, 2**53 + 1))}
+    schema = Schema(columns, "y", Classes((1, 2**53 + 1)))
+    makers = [
+        lambda rows: arrow.Table.from_pylist(rows, schema=given_types),
+        lambda rows: arrow.Table.from_pylist(rows, schema=given_types).to_pandas(types_mapper=pandas.ArrowDtype),
+        lambda rows: {name: [row[name] for row in rows] for name in names},
+    ]
+    first = [encode(make(found), schema, least=0) for make in makers]
+    second = [encode(make([*found[:-1], other]), schema, least=0) for make in makers]
+    for before, after in zip(first, second, strict=True):
+        same(before, first[0])
+        same(after, second[0])
+        for one, two in zip(before.rows, after.rows, strict=True):
+            np.testing.assert_array_equal(one[:-1], two[:-1])
+
+
 @pytest.mark.parametrize("last", ["1", "01", "1.0", "x", "", "true", '"', "a,b,c,d", "nan", "2020-01-01", "1_0"])
 def test_one_line_of_a_file_changes_its_own_row_alone(tmp_path, last):
     """A guessed type would be another one for a single odd cell."""
@@ -189,6 +226,26 @@ def test_arrays_of_any_type(dtype):
     assert found.rows.target.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("make", [list, np.array, pandas.Series, pandas.Categorical, pandas.Index, tuple])
+def test_a_target_may_come_in_any_way(make):
+    schema = Schema.from_arguments(["x0"], classes=["a", "b"])
+    frame = as_frame([[1], [2]]).having(**{schema.target_name: make(["b", "a"])})
+    assert encode(frame, schema, least=0).rows.target.tolist() == [1, 0]
+
+
+def test_cells_that_are_no_cells_are_missing_or_other():
+    arrow = pytest.importorskip("pyarrow")
+    schema = Schema({"a": Number(0, 1), "b": Category(("x",))}, "y", Counts(1))
+    values = [arrow.array([{"k": 1}, None]), arrow.array([[1, 2], None]), arrow.array([b"\xff", None]), arrow.nulls(2),
+              arrow.array(["q", None], arrow.string_view())]  # fmt: skip
+    for one in values:
+        for data in ({"a": one, "b": one}, arrow.table({"a": one, "b": one})):
+            rows = encode(data, schema, with_target=False).rows
+            assert np.isnan(rows.numeric).all()
+            assert rows.codes.ravel().tolist() in ([1, 2], [2, 2])
+    assert encode([[[1, 2], "x"], [3, [4]]], schema, with_target=False).rows.codes.ravel().tolist() == [0, 1]
+
+
 def test_a_null_record_says_nothing_of_itself():
     same_but_for_unlisted = [{**{n: PLAIN[n][i] for n in PLAIN}, "y": y} for i in (0, 2) for y in (7, None, "?")]
     rows, usable, _, _ = encode(table(same_but_for_unlisted), SCHEMA, least=0)
@@ -285,6 +342,7 @@ def test_no_error_depends_on_values(x, y, make):
         (np.zeros((3, 7)), "expected 1 columns, got 7"),
         (np.zeros((3, 1), complex), "complex data not supported"),
         ({"x": [1, 2], "y": [1]}, "same length"),
+        ([[1], [1, 2]], "same length"),
         (pandas.DataFrame([[1, 2, 3]], columns=["x", "x", "y"]), "'x' is there twice"),
         (3, "0 dimension"),
     ],

@@ -10,9 +10,10 @@ import numpy as np
 
 from .._validate import nearest, one_of
 from ..errors import InvalidArgument, leak
+from .cell_column import Cells
 from .cells import FALSE, MISSING, TRUE, category_key, days, number
 from .files import FileFormat
-from .frames import Cells, as_frame
+from .frames import as_frame
 from .kinds import DATA, LARGEST, TARGETS, Category, Classes, Column, Counts, Date, Flag, Number, Regression, Target
 from .schema import Schema
 

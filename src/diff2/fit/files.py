@@ -20,10 +20,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-
 from ..errors import InvalidArgument
-from .frames import Cells, Frame, as_frame, concatenated
+from .cell_column import Cells, objects
+from .frames import Frame, as_frame, concatenated
 from .problems import Problems
 
 PARQUET = (".parquet", ".pq")
@@ -178,12 +177,7 @@ def _by_csv_module(path: Path, format: FileFormat, names: tuple[str, ...]) -> Fr
         records = [line[:width] for line in lines]
     columns: list[Any] = list(zip_longest(*records)) if records else [[]] * width
     columns += [[None] * len(records)] * (width - len(columns))
-    cells = []
-    for column in columns:
-        values = np.empty(len(records), dtype=object)
-        values[:] = column
-        cells.append(Cells(values))
-    return Frame(names, tuple(cells), len(records))
+    return Frame(names, tuple(Cells(objects(column)) for column in columns), len(records))
 
 
 def _lines(file: TextIO, format: FileFormat) -> Iterator[list[str]]:
