@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .rows import Rows
+from ..tables.rows import Rows
 
 
 class Statistic(Protocol):
@@ -20,7 +20,7 @@ class Statistic(Protocol):
         """The largest distance of two records' vectors: replacing one of weight w moves the sum by w times this."""
         ...
 
-    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, np.ndarray]) -> np.ndarray:
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
         """Return the weighted sum over records; ``cache`` keeps what the next statistic of these rows may need."""
         ...
 

@@ -17,7 +17,7 @@ from .columns import Column, bin_edges, uniform_column
 from .preparation import Preparation, Projections, whitening_of
 from .regression import LinearModel
 from .second_moment import as_matrix, noise_norm
-from .statistics import ClassShares, ClippedDescent, ColumnHistograms, Design, Gram, Residuals, WhiteningMoment
+from .statistics import FREE, ClassShares, ClippedDescent, ColumnHistograms, Design, Gram, Residuals, WhiteningMoment
 
 SHARES = {"target": 0.01, "histogram": 0.05, "whitening": 0.05, "gram": 0.20}
 MAX_ROUNDS = 32
@@ -66,7 +66,7 @@ def fit_classification(
     level = np.exp(-np.sum(omega**2, axis=0) * p / (2 * max(1, width))) * np.cos(phases)
     projections = Projections(omega, np.zeros((numeric, features)), phases, level)
     preparation = replace(preparation, projections=projections)
-    design = Design(preparation, 0.5, 1 / math.sqrt(2 * p), ball=True)
+    design = Design(preparation, FREE / math.sqrt(2 * p), FREE / math.sqrt(max(1, features)))
     gram = ask(Gram(design), mu * math.sqrt(SHARES["gram"]))
     left -= SHARES["gram"]
     moment = as_matrix(gram.value)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .columns import Column
-from .rows import Rows
+from ..tables.rows import Rows
 from .second_moment import length_limited, noise_norm
 
 MAX_WHITENED = 3.0

@@ -7,6 +7,7 @@ descent .675.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -125,7 +126,7 @@ def fit_regression(
         projections(preparation, features, rng),
     )  # fmt: skip
     p = preparation.original
-    design = Design(preparation, 0.5, 1 / (2 * math.sqrt(p)))
+    design = Design(preparation, 1 / (2 * math.sqrt(p)), 1 / math.sqrt(features))
     gram = ask(Gram(design), mu * math.sqrt(SHARES["gram"]))
     whitener = shrunk(as_matrix(gram.value), gram.noise_std)
     budget = SHARES["descent"] * mu**2 / (4.84 * weight**2)
@@ -133,7 +134,7 @@ def fit_regression(
         whitener = whitener._replace(ridge=whitener.ridge * 1.3)
     rounds_allowed = budget / whitener.effective_dimension**2
     rounds = max(1, min(160, max(8, int(0.008 * rounds_allowed)), int(0.2 * rounds_allowed)))
-    design = Design(preparation, 0.5, 1 / (2 * math.sqrt(p)), whitener.matrix)
+    design = replace(design, matrix=whitener.matrix)
     if log is not None:
         log.update(de=whitener.effective_dimension, rounds=rounds, ridge=whitener.ridge, edge=whitener.noise,
                    hmax=float(np.max((np.linalg.eigvalsh(as_matrix(gram.value))+whitener.noise)/(whitener.values+whitener.ridge))))

@@ -14,10 +14,12 @@ import numpy as np
 
 from . import columns
 from .preparation import Preparation, whitening_vectors
-from .rows import Rows
+from ..tables.rows import Rows
 from .second_moment import ROOT, as_vector, length_limited
 
 HISTOGRAM, WHITENING, TARGET, GRAM, NORMS, DESCENT = "histogram", "whitening", "target", "gram", "norms", "descent"
+CONSTANT = 0.5  # the first feature
+FREE = math.sqrt(1 - CONSTANT**2)  # the largest length of the others
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class ColumnHistograms:
     def diameter(self) -> float:
         return math.sqrt(2 * len(self.edges))
 
-    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, np.ndarray]) -> np.ndarray:
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
         return columns.histogram(rows.numeric, weights, self.edges)
 
 
@@ -46,8 +48,8 @@ class WhiteningMoment:
     def diameter(self) -> float:
         return ROOT * 3 * len(self.preparation.columns)
 
-    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, np.ndarray]) -> np.ndarray:
-        return _moment(rows, weights, lambda part: whitening_vectors(self.preparation.standard(part)))
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
+        return _moment(whitening_vectors(self.preparation.standard(rows)), weights)
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class TargetMean:
     def diameter(self) -> float:
         return self.high - self.low
 
-    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, np.ndarray]) -> np.ndarray:
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
         return np.array([weights @ np.clip(rows.target, self.low, self.high)])
 
 
@@ -77,41 +79,35 @@ class ClassShares:
     def diameter(self) -> float:
         return ROOT
 
-    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, np.ndarray]) -> np.ndarray:
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
         return np.bincount(rows.target.astype(np.int64), weights=weights, minlength=self.classes)
 
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """The features of a linear model: what a preparation gives, within a ball, times a released matrix."""
+    """The features of a linear model: one half, and what a preparation gives within a ball, times a released matrix."""
 
     preparation: Preparation
-    constant: float  # the first feature; the others are at most sqrt(1 - constant^2) long
-    linear: float  # factor of the linear part
+    linear: float  # factor of the inputs
+    cosine: float  # factor of the random features
+    centre: np.ndarray | float = 0.0  # of the features but the first
     matrix: np.ndarray | None = None  # applied last
-    centre: np.ndarray | None = None  # of the features but the first
-    ball: bool = False
 
     def bounded(self, rows: Rows) -> np.ndarray:
-        """Return features of length at most one."""
+        """Return features of length at most one, before centre and matrix."""
         inputs = self.preparation.inputs(rows)
         cosines = self.preparation.cosines(inputs, rows)
-        parts = [inputs * self.linear, cosines / math.sqrt(max(1, cosines.shape[1]))]
-        limit = math.sqrt(1 - self.constant**2)
-        free = np.concatenate(parts, axis=1)
-        free = limit * length_limited(free, 1.0) if self.ball else length_limited(free, limit)
-        if self.centre is not None:
-            free = free - self.centre
-        return np.concatenate([np.full((rows.size, 1), self.constant), free], axis=1)
+        free = length_limited(np.concatenate([inputs * self.linear, cosines * self.cosine], axis=1), FREE)
+        return np.concatenate([np.full((rows.size, 1), CONSTANT), free], axis=1)
 
-    def features(self, rows: Rows, cache: dict[Any, np.ndarray]) -> np.ndarray:
-        """Return the features after the matrix, kept for the next statistic."""
+    def features(self, rows: Rows, cache: dict[Any, Any]) -> np.ndarray:
+        """Return the features of the model, kept for the next statistic."""
         if cache.get("design") is not self:
-            matrix = self.matrix
-            found = [self.bounded(part) if matrix is None else self.bounded(part) @ matrix for _, part in rows.chunks()]
-            cache.clear()
-            cache["design"], cache["features"] = self, np.concatenate(found)  # type: ignore[assignment]
+            found = self.bounded(rows)
+            found[:, 1:] -= self.centre
+            cache["features"] = found if self.matrix is None else found @ self.matrix
             cache["lengths"] = np.linalg.norm(cache["features"], axis=1)
+            cache["design"] = self
         return cache["features"]
 
 
@@ -126,8 +122,8 @@ class Gram:
     def diameter(self) -> float:
         return ROOT
 
-    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, np.ndarray]) -> np.ndarray:
-        return _moment(rows, weights, lambda part: length_limited(self.design.bounded(part), 1.0))
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
+        return _moment(self.design.bounded(rows), weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +135,7 @@ class Residuals:
     offset: np.ndarray  # added to the outputs
     bounds: tuple[float, float] = (-math.inf, math.inf)  # of the target
 
-    def of(self, rows: Rows, cache: dict[Any, np.ndarray]) -> np.ndarray:
+    def of(self, rows: Rows, cache: dict[Any, Any]) -> np.ndarray:
         """Return what the target is above the prediction: (rows,) or, for classes, (rows, classes)."""
         outputs = self.design.features(rows, cache) @ self.theta + self.offset
         if self.theta.ndim == 1:
@@ -150,7 +146,7 @@ class Residuals:
         outputs[np.arange(rows.size), rows.target.astype(np.int64)] += 1.0
         return outputs
 
-    def norms(self, rows: Rows, cache: dict[Any, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    def norms(self, rows: Rows, cache: dict[Any, Any]) -> tuple[np.ndarray, np.ndarray]:
         """Return the residuals and the lengths of the gradients."""
         residual = self.of(rows, cache)
         size = np.abs(residual) if residual.ndim == 1 else np.linalg.norm(residual, axis=1)
@@ -169,7 +165,7 @@ class NormHistogram:
     def diameter(self) -> float:
         return ROOT
 
-    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, np.ndarray]) -> np.ndarray:
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
         norms = self.residuals.norms(rows, cache)[1]
         bins = np.searchsorted(self.edges, norms)
         return np.bincount(bins, weights=weights, minlength=len(self.edges) + 1)
@@ -187,19 +183,12 @@ class ClippedDescent:
     def diameter(self) -> float:
         return 2 * self.radius
 
-    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, np.ndarray]) -> np.ndarray:
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
         residual, norms = self.residuals.norms(rows, cache)
         factors = weights * np.minimum(1.0, self.radius / np.maximum(norms, 1e-300))
-        scaled = (residual.T * factors).T
-        features = self.residuals.design.features(rows, cache)
-        total = sum(features[place].T @ scaled[place] for place, _ in rows.chunks())
-        return np.asarray(total).ravel()
+        return (self.residuals.design.features(rows, cache).T @ (residual.T * factors).T).ravel()
 
 
-def _moment(rows: Rows, weights: np.ndarray, vectors: Any) -> np.ndarray:
-    """Return the weighted second moment of the vectors of all rows."""
-    total: Any = 0.0
-    for place, part in rows.chunks():
-        found = vectors(part)
-        total = total + (found * weights[place, None]).T @ found
-    return as_vector(total)
+def _moment(vectors: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the weighted second moment of vectors."""
+    return as_vector((vectors * weights[:, None]).T @ vectors)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diff2.errors import InvalidArgument
-from diff2.fit.files import FileFormat
-from diff2.fit.kinds import Category, Classes, Counts, Date, Flag, Number, Regression
-from diff2.fit.schema import Schema
+from diff2.tables.files import FileFormat
+from diff2.tables.kinds import Category, Classes, Counts, Date, Flag, Number, Regression
+from diff2.tables.schema import Schema
 
 COLUMNS = {
     "age": Number(0, 100, unit="years"),
@@ -108,7 +108,7 @@ cells = st.one_of(names.filter(lambda text: text.strip()), st.integers(-(10**9),
 
 @given(st.dictionaries(names, st.lists(cells, min_size=1, max_size=4), min_size=1, max_size=3))
 def test_any_name_and_any_value_can_be_written(lists):
-    from diff2.fit.cells import text_of
+    from diff2.tables.cells import text_of
 
     columns = {name: Category(tuple({text_of(v): v for v in values}.values())) for name, values in lists.items()}
     schema = Schema(columns, "the target of all", Regression(-1e-7, 2.5e17))

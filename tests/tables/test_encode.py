@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diff2.errors import InvalidArgument
-from diff2.fit.encode import encode
-from diff2.fit.files import read_tables
-from diff2.fit.kinds import Category, Classes, Counts, Date, Flag, Number, Regression
-from diff2.fit.schema import Schema
+from diff2.tables.encode import encode
+from diff2.tables.files import read_tables
+from diff2.tables.kinds import Category, Classes, Counts, Date, Flag, Number, Regression
+from diff2.tables.schema import Schema
 
 COLUMNS = {
     "age": Number(0, 100),
@@ -189,7 +189,7 @@ def test_arrays_of_any_type(dtype):
 
 
 def as_frame_with(array, target):
-    from diff2.fit.frames import as_frame
+    from diff2.tables.frames import as_frame
 
     return as_frame(array).having(target=target)
 

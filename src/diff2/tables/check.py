@@ -27,7 +27,7 @@ def check(data: Any, schema: Schema, *, strict: bool = False) -> list[ColumnChec
     """Count what the encoding would treat silently, column by column.
 
     >>> import warnings; warnings.simplefilter("ignore")
-    >>> from diff2.fit.kinds import Number, Regression
+    >>> from diff2.tables.kinds import Number, Regression
     >>> check({"age": ["31", "old", "", "120"], "visits": [0, 1, 2, 3]}, Schema({"age": Number(0, 100)}, "visits",
     ...     Regression(0, 9)))[0]
     ColumnCheck(name='age', missing=1, unreadable=1, outside=1)

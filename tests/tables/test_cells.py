@@ -7,8 +7,8 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from diff2.fit.cells import Lookup, days, flag, number, text_of
-from diff2.fit.frames import as_frame
+from diff2.tables.cells import Lookup, days, flag, number, text_of
+from diff2.tables.frames import as_frame
 
 
 class Broken:

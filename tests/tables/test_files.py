@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from diff2.errors import InvalidArgument
-from diff2.fit import files
-from diff2.fit.files import FileFormat, read_tables
+from diff2.tables import files
+from diff2.tables.files import FileFormat, read_tables
 
 TEXT = "name;größe\nJürgen;1,5\nZoë;\n"
 

@@ -12,8 +12,8 @@ records, and no value moves the row of another record:
 A table is refused for what the schema, its header and its shape say, all at once. Types are not looked at: a library
 guesses them from values. That a column holds nothing, or a target is constant, is for releases to find out.
 
->>> from diff2.fit.kinds import Category, Classes, Number
->>> from diff2.fit.schema import Schema
+>>> from diff2.tables.kinds import Category, Classes, Number
+>>> from diff2.tables.schema import Schema
 >>> schema = Schema({"age": Number(0, 100), "sex": Category(("f", "m"))}, "ill", Classes(("no", "yes")))
 >>> found = encode({"age": [31, "120", "?"], "sex": ["f", "x", None], "ill": ["yes", "no", "perhaps"]}, schema, least=0)
 >>> found.rows.numeric.ravel().tolist(), found.rows.codes.ravel().tolist(), found.rows.target.tolist()
