@@ -36,3 +36,29 @@ class Ask(Protocol):
     """Releases a statistic with noise, at the price ``mu`` in Gaussian differential privacy."""
 
     def __call__(self, statistic: Statistic, mu: float) -> Answer: ...
+
+
+class Scores(Protocol):
+    """Whole-number scores of public candidates, of which one is chosen."""
+
+    @property
+    def purpose(self) -> str: ...
+
+    @property
+    def sensitivity(self) -> int:
+        """How far replacing a record of the largest weight moves a score."""
+        ...
+
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
+        """Return sums over records, from which :meth:`scores` follow; weights in units of the largest."""
+        ...
+
+    def scores(self, total: np.ndarray) -> np.ndarray:
+        """Return one whole number per candidate."""
+        ...
+
+
+class Choose(Protocol):
+    """Chooses a candidate by the exponential mechanism, at the price ``mu``; returns its place."""
+
+    def __call__(self, scores: Scores, mu: float) -> int: ...

@@ -15,7 +15,7 @@ import numpy as np
 from .asking import Ask
 from .columns import Column, bin_edges, uniform_column
 from .preparation import Preparation, Projections, whitening_of
-from .regression import LinearModel
+from .linear import LinearModel
 from .second_moment import as_matrix, noise_norm
 from .statistics import FREE, ClassShares, ClippedDescent, ColumnHistograms, Design, Gram, Residuals, WhiteningMoment
 

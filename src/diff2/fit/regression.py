@@ -14,6 +14,7 @@ import numpy as np
 
 from .asking import Ask
 from .columns import bin_edges, column_of
+from .linear import LinearModel, half_octaves, radius_from
 from .preparation import Preparation, Projections, whitening_of
 from .second_moment import as_matrix, noise_norm
 from .statistics import (
@@ -29,16 +30,7 @@ from .statistics import (
 
 SHARES = {"histogram": 0.05, "whitening": 0.05, "target": 0.005, "gram": 0.20, "norms": 0.02, "descent": 0.675}
 LOOKS = (0, 1, 2, 4, 8, 16)  # rounds at which the radius is found anew
-QUANTILE = 0.93
 NORM_BINS = 30
-
-
-class LinearModel(NamedTuple):
-    """Predicts features @ theta + offset."""
-
-    design: Design
-    theta: np.ndarray
-    offset: np.ndarray
 
 
 class Whitener(NamedTuple):
@@ -140,25 +132,16 @@ def fit_regression(
                    hmax=float(np.max((np.linalg.eigvalsh(as_matrix(gram.value))+whitener.noise)/(whitener.values+whitener.ridge))))
     looks = [r for r in LOOKS if r < rounds]
     # The largest gradient of the first round: the range of the target times the longest features.
-    edges = (high - low) / math.sqrt(whitener.ridge + float(whitener.values.min())) * 2.0 ** (-np.arange(NORM_BINS)[::-1] / 2)
+    edges = half_octaves((high - low) / math.sqrt(whitener.ridge + float(whitener.values.min())), NORM_BINS)
     radius, theta = float(edges[-1]), np.zeros(len(design.matrix))
     mean_theta, offset = np.zeros_like(theta), np.array(mean)
     for round in range(rounds):
         residuals = Residuals(design, theta, offset, target)
         if round in looks:
             counts = ask(NormHistogram(residuals, edges), mu * math.sqrt(SHARES["norms"] / len(looks)))
-            radius = min(radius, quantile(counts.value, edges, counts.noise_std))
+            radius = min(radius, radius_from(counts.value, edges, counts.noise_std))
         answer = ask(ClippedDescent(residuals, radius), mu * math.sqrt(SHARES["descent"] / rounds))
         theta = theta + step * answer.value
         if round >= rounds // 2:
             mean_theta += theta / (rounds - rounds // 2)
     return LinearModel(design, mean_theta, offset)
-
-
-def quantile(counts: np.ndarray, edges: np.ndarray, noise_std: float) -> float:
-    """Return the edge below which most of the records are, from counts with noise."""
-    mass = np.where(counts < 2 * noise_std, 0.0, counts)
-    if mass.sum() <= 0:
-        return float(edges[-1])
-    shares = np.cumsum(mass) / mass.sum()
-    return float(edges[min(int(np.searchsorted(shares, QUANTILE)), len(edges) - 1)])
