@@ -25,7 +25,7 @@ def bin_edges(low: float, high: float) -> np.ndarray:
     """Return public edges between the bounds: equal steps, and steps that halve towards the lower end and zero.
 
     >>> len(bin_edges(0.0, 1.0)), len(bin_edges(-1.0, 1.0))
-    (92, 136)
+    (99, 149)
     """
     span = high - low
     parts = [np.linspace(low, high, LINEAR_BINS + 1), low + span * 2.0 ** (-np.arange(1, 41) / 2)]
