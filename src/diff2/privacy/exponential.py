@@ -27,7 +27,9 @@ import math
 import numpy as np
 
 from .discrete_gaussian import exp_bounds
+from .mechanism import Mechanism
 from .noise import NoiseSource
+from .release import EXPONENTIAL, Release
 
 RATE_BITS = 40  # a is a whole number of 2^-40
 _WORD = 64
@@ -105,3 +107,16 @@ def _below_exp(source: NoiseSource, numerator: int, *label: object) -> bool:
         if drawn >= high:
             return False
         precision *= 2  # a longer draw begins with the bits of the shorter one
+
+
+def release_choice(
+    mechanism: Mechanism, scores: np.ndarray, sensitivity: int, mu: float, round: int, purpose: str
+) -> int:
+    """Choose a candidate at the price ``mu``: the ledger line first, then the choice."""
+    rate = rate_of(mu, sensitivity)
+    release = Release(
+        round, purpose, sensitivity=float(sensitivity), mechanism=EXPONENTIAL, multiplier=1 / mu,
+        noise_std=rate * 2.0**-RATE_BITS, dimension=len(scores),
+    )  # fmt: skip
+    mechanism.ledger.record(release)
+    return choose(mechanism.noise, scores, rate, "choice", *release.label)

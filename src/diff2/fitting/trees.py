@@ -123,6 +123,7 @@ class ResidualSizes:
     bounds: tuple[float, float]
     edges: np.ndarray
     purpose: str = "residuals"
+    longest: float = 1.0
     diameter: float = ROOT
 
     def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
@@ -167,6 +168,10 @@ class LeafSums:
     purpose: str = "leaves"
 
     @property
+    def longest(self) -> float:
+        return self.radius
+
+    @property
     def diameter(self) -> float:
         return 2 * self.radius
 
@@ -182,6 +187,7 @@ class LeafWeights:
     model: TreeModel
     tree: Tree
     purpose: str = "leaf weights"
+    longest: float = 1.0
     diameter: float = ROOT
 
     def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from .asking import Ask
-from .columns import Column, bin_edges, uniform_column
+from .columns import Column, uniform_column
 from .preparation import Preparation, Projections, whitening_of
 from .linear import LinearModel
 from .second_moment import as_matrix, noise_norm
@@ -33,7 +33,6 @@ def fit_classification(
     rng: np.random.Generator,
     *,
     features: int = 200,
-    log: dict | None = None,
 ) -> LinearModel:
     """Fit by releases that cost ``mu`` together; ``weight`` is that of the heaviest record."""
     left = 1.0
@@ -102,8 +101,6 @@ def fit_classification(
     matrix[1:, 1:] = vectors / np.sqrt((values + ridge) * largest) / math.sqrt(0.75)
     design = replace(design, matrix=matrix, centre=f * mean * math.sqrt(0.75))
     radius = public_radius(prior) * math.sqrt(dimension)
-    if log is not None:
-        log.update(de=dimension, rounds=rounds, ridge=ridge, eta=eta, radius=radius, prior=prior.round(3))
     theta, offset = np.zeros((d + 1, classes)), np.log(prior)
     mean_theta = np.zeros_like(theta)
     for round in range(rounds):

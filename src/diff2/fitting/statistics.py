@@ -30,8 +30,12 @@ class ColumnHistograms:
     purpose: str = HISTOGRAM
 
     @property
+    def longest(self) -> float:
+        return math.sqrt(len(self.edges))
+
+    @property
     def diameter(self) -> float:
-        return math.sqrt(2 * len(self.edges))
+        return ROOT * self.longest
 
     def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
         return columns.histogram(rows.numeric, weights, self.edges)
@@ -45,8 +49,12 @@ class WhiteningMoment:
     purpose: str = WHITENING
 
     @property
+    def longest(self) -> float:
+        return 3.0 * len(self.preparation.columns)
+
+    @property
     def diameter(self) -> float:
-        return ROOT * 3 * len(self.preparation.columns)
+        return ROOT * self.longest
 
     def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
         return _moment(whitening_vectors(self.preparation.standard(rows)), weights)
@@ -59,6 +67,10 @@ class TargetMean:
     low: float
     high: float
     purpose: str = TARGET
+
+    @property
+    def longest(self) -> float:
+        return max(abs(self.low), abs(self.high))
 
     @property
     def diameter(self) -> float:
@@ -74,10 +86,8 @@ class ClassShares:
 
     classes: int
     purpose: str = TARGET
-
-    @property
-    def diameter(self) -> float:
-        return ROOT
+    longest: float = 1.0
+    diameter: float = ROOT
 
     def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
         return np.bincount(rows.target.astype(np.int64), weights=weights, minlength=self.classes)
@@ -117,10 +127,8 @@ class Gram:
 
     design: Design
     purpose: str = GRAM
-
-    @property
-    def diameter(self) -> float:
-        return ROOT
+    longest: float = 1.0
+    diameter: float = ROOT
 
     def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
         return _moment(self.design.bounded(rows), weights)
@@ -160,10 +168,8 @@ class NormHistogram:
     residuals: Residuals
     edges: np.ndarray
     purpose: str = NORMS
-
-    @property
-    def diameter(self) -> float:
-        return ROOT
+    longest: float = 1.0
+    diameter: float = ROOT
 
     def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
         norms = self.residuals.norms(rows, cache)[1]
@@ -178,6 +184,10 @@ class ClippedDescent:
     residuals: Residuals
     radius: float
     purpose: str = DESCENT
+
+    @property
+    def longest(self) -> float:
+        return self.radius
 
     @property
     def diameter(self) -> float:

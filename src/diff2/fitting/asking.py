@@ -16,6 +16,11 @@ class Statistic(Protocol):
     def purpose(self) -> str: ...
 
     @property
+    def longest(self) -> float:
+        """The largest length of a record's vector."""
+        ...
+
+    @property
     def diameter(self) -> float:
         """The largest distance of two records' vectors: replacing one of weight w moves the sum by w times this."""
         ...

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .asking import Ask
+from .asking import Answer, Ask
 from .columns import bin_edges, column_of
 from .linear import LinearModel, half_octaves, radius_from
 from .preparation import Preparation, Projections, whitening_of
@@ -31,6 +31,7 @@ from .statistics import (
 SHARES = {"histogram": 0.05, "whitening": 0.05, "target": 0.005, "gram": 0.20, "norms": 0.02, "descent": 0.675}
 LOOKS = (0, 1, 2, 4, 8, 16)  # rounds at which the radius is found anew
 NORM_BINS = 30
+MAX_ROUNDS = 160
 
 
 class Whitener(NamedTuple):
@@ -39,7 +40,12 @@ class Whitener(NamedTuple):
     values: np.ndarray
     vectors: np.ndarray
     ridge: float
-    noise: float  # spectral norm of the noise
+    largest: float  # bound of the features' second moment after the matrix, if the noise has the norm it should
+
+    @property
+    def safe_step(self) -> float:
+        """A step for which descent cannot oscillate with growing length."""
+        return min(1.0, 1.9 / self.largest)
 
     @property
     def matrix(self) -> np.ndarray:
@@ -57,7 +63,10 @@ def shrunk(moment: np.ndarray, noise_std: float) -> Whitener:
     kept = values > edge
     cleaned = (values + np.sqrt(np.maximum(values**2 - edge**2, 0.0))) / 2
     smallest = float(cleaned[kept].min()) if kept.any() else edge
-    return Whitener(np.where(kept, cleaned, 0.1 * min(smallest, edge / 2)), vectors, edge / 2, edge)
+    cleaned, ridge = np.where(kept, cleaned, 0.1 * min(smallest, edge / 2)), edge / 2
+    # The true matrix is at most the noisy one plus the norm of the noise; a larger ridge makes this smaller.
+    largest = float(np.max((np.maximum(values, 0.0) + edge) / (cleaned + ridge)))
+    return Whitener(cleaned, vectors, ridge, largest)
 
 
 def projections(preparation: Preparation, features: int, rng: np.random.Generator) -> Projections:
@@ -104,44 +113,59 @@ def fit_regression(
     bounds: np.ndarray,
     target: tuple[float, float],
     rng: np.random.Generator,
-    *,
-    step: float = 1.0,
-    log: dict | None = None,
 ) -> LinearModel:
-    """Fit by releases that cost ``mu`` together; ``weight`` is that of the heaviest record."""
+    """Fit by releases that cost ``mu`` together; ``weight`` is that of the heaviest unit."""
     low, high = target
     preparation = prepared(ask, mu, preparation, bounds)
     mean = float(np.clip(ask(TargetMean(low, high), mu * math.sqrt(SHARES["target"])).value[0], low, high))
     features = int(np.clip(mu / weight / 30, 200, 400))
-    preparation = Preparation(
-        preparation.columns, preparation.categories, preparation.nullable, preparation.whitening,
-        projections(preparation, features, rng),
-    )  # fmt: skip
-    p = preparation.original
-    design = Design(preparation, 1 / (2 * math.sqrt(p)), 1 / math.sqrt(features))
+    preparation = replace(preparation, projections=projections(preparation, features, rng))
+    design = Design(preparation, 1 / (2 * math.sqrt(preparation.original)), 1 / math.sqrt(features))
     gram = ask(Gram(design), mu * math.sqrt(SHARES["gram"]))
     whitener = shrunk(as_matrix(gram.value), gram.noise_std)
-    budget = SHARES["descent"] * mu**2 / (4.84 * weight**2)
-    while int(0.2 * budget / whitener.effective_dimension**2) < 8 and whitener.ridge <= 1:
+    allowed = SHARES["descent"] * mu**2 / (4.84 * weight**2)
+    while int(0.2 * allowed / whitener.effective_dimension**2) < 8 and whitener.ridge <= 1:
         whitener = whitener._replace(ridge=whitener.ridge * 1.3)
-    rounds_allowed = budget / whitener.effective_dimension**2
-    rounds = max(1, min(160, max(8, int(0.008 * rounds_allowed)), int(0.2 * rounds_allowed)))
+    allowed /= whitener.effective_dimension**2
+    rounds = max(1, min(MAX_ROUNDS, max(8, int(0.008 * allowed)), int(0.2 * allowed)))
     design = replace(design, matrix=whitener.matrix)
-    if log is not None:
-        log.update(de=whitener.effective_dimension, rounds=rounds, ridge=whitener.ridge, edge=whitener.noise,
-                   hmax=float(np.max((np.linalg.eigvalsh(as_matrix(gram.value))+whitener.noise)/(whitener.values+whitener.ridge))))
-    looks = [r for r in LOOKS if r < rounds]
-    # The largest gradient of the first round: the range of the target times the longest features.
+    looks = [round for round in LOOKS if round < rounds]
+    # The longest gradient of the first round: the range of the target times the longest features.
     edges = half_octaves((high - low) / math.sqrt(whitener.ridge + float(whitener.values.min())), NORM_BINS)
-    radius, theta = float(edges[-1]), np.zeros(len(design.matrix))
-    mean_theta, offset = np.zeros_like(theta), np.array(mean)
+    radius, theta, total = float(edges[-1]), np.zeros(len(whitener.values)), np.zeros(len(whitener.values))
+    step = CautiousStep(whitener.safe_step)
     for round in range(rounds):
-        residuals = Residuals(design, theta, offset, target)
+        residuals = Residuals(design, theta, np.array(mean), target)
         if round in looks:
             counts = ask(NormHistogram(residuals, edges), mu * math.sqrt(SHARES["norms"] / len(looks)))
             radius = min(radius, radius_from(counts.value, edges, counts.noise_std))
         answer = ask(ClippedDescent(residuals, radius), mu * math.sqrt(SHARES["descent"] / rounds))
-        theta = theta + step * answer.value
+        theta = theta + step.after(answer) * answer.value
         if round >= rounds // 2:
-            mean_theta += theta / (rounds - rounds // 2)
-    return LinearModel(design, mean_theta, offset)
+            total += theta / (rounds - rounds // 2)
+    return LinearModel(design, total, mean)
+
+
+class CautiousStep:
+    """Step one, until two descent directions in a row point against each other by more than noise explains.
+
+    Where the second moment of the features exceeds 2 in a direction, steps of one go back and forth along it with
+    growing length: successive directions then have a negative product. From then on the step is the safe one, for
+    which no direction grows.
+    """
+
+    def __init__(self, safe: float):
+        self._safe = safe
+        self._step = 1.0
+        self._before: Answer | None = None
+
+    def after(self, answer: Answer) -> float:
+        """Return the length of the step along this direction."""
+        if self._before is not None:
+            product = float(self._before.value @ answer.value)
+            noise = self._before.noise_std * answer.noise_std * math.sqrt(len(answer.value))
+            noise += (self._before.noise_std + answer.noise_std) * float(np.linalg.norm(answer.value))
+            if product < -3 * noise:
+                self._step = min(self._step, self._safe)
+        self._before = answer
+        return self._step
