@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from .asking import Ask
-from .columns import Column, uniform_column
+from .columns import Column, often_missing, uniform_column
 from .preparation import Preparation, Projections, whitening_of
 from .linear import LinearModel
 from .second_moment import as_matrix, noise_norm
@@ -48,12 +48,13 @@ def fit_classification(
             answer = ask(ColumnHistograms(edges), mu * math.sqrt(SHARES["histogram"]))
             left -= SHARES["histogram"]
             splits = np.cumsum([len(one) - 1 for one in edges])[:-1]
-            columns = tuple(
-                score_column(one, part) for one, part in zip(edges, np.split(answer.value, splits), strict=True)
-            )
+            parts = np.split(answer.value, splits)
+            columns = tuple(score_column(one, part) for one, part in zip(edges, parts, strict=True))
+            nullable = tuple(j for j in preparation.nullable if often_missing(parts[j], answer.noise_std))
+            preparation = replace(preparation, columns=columns, nullable=nullable, whiten_scores=True)
         else:
             columns = tuple(uniform_column(low, high) for low, high in bounds)
-        preparation = replace(preparation, columns=columns, whiten_scores=True)
+            preparation = replace(preparation, columns=columns, nullable=())
         std = math.sqrt(2) * 3 * numeric * weight / (mu * math.sqrt(SHARES["whitening"]))
         if math.sqrt(2 * numeric) * std <= 3:
             moment = ask(WhiteningMoment(preparation), mu * math.sqrt(SHARES["whitening"]))

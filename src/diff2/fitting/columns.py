@@ -94,6 +94,11 @@ def column_of(edges: np.ndarray, histogram: np.ndarray, noise_std: float) -> Col
     )
 
 
+def often_missing(histogram: np.ndarray, noise_std: float) -> bool:
+    """Return whether a histogram shows that values of its column are missing: its bins add up to less than one."""
+    return float(1 - histogram.sum()) > max(3 * noise_std * math.sqrt(len(histogram)), 1e-3)
+
+
 def histogram(values: np.ndarray, weights: np.ndarray, edges: Sequence[np.ndarray]) -> np.ndarray:
     """Return the weighted histograms of the columns, one after the other; a missing value is in no bin."""
     parts = []

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .asking import Answer, Ask
-from .columns import bin_edges, column_of
+from .columns import bin_edges, column_of, often_missing
 from .linear import LinearModel, half_octaves, radius_from
 from .preparation import Preparation, Projections, whitening_of
 from .second_moment import as_matrix, noise_norm
@@ -96,13 +96,12 @@ def prepared(ask: Ask, mu: float, preparation: Preparation, bounds: np.ndarray) 
         return preparation
     answer = ask(ColumnHistograms(edges), mu * math.sqrt(SHARES["histogram"]))
     splits = np.cumsum([len(one) - 1 for one in edges])[:-1]
-    columns = tuple(
-        column_of(one, part, answer.noise_std) for one, part in zip(edges, np.split(answer.value, splits), strict=True)
-    )
-    preparation = Preparation(columns, preparation.categories, preparation.nullable)
+    parts = np.split(answer.value, splits)
+    columns = tuple(column_of(one, part, answer.noise_std) for one, part in zip(edges, parts, strict=True))
+    nullable = tuple(j for j in preparation.nullable if often_missing(parts[j], answer.noise_std))
+    preparation = replace(preparation, columns=columns, nullable=nullable)
     moment = ask(WhiteningMoment(preparation), mu * math.sqrt(SHARES["whitening"]))
-    whitening = whitening_of(as_matrix(moment.value), moment.noise_std)
-    return Preparation(columns, preparation.categories, preparation.nullable, whitening)
+    return replace(preparation, whitening=whitening_of(as_matrix(moment.value), moment.noise_std))
 
 
 def fit_regression(
