@@ -6,11 +6,13 @@ import warnings
 from typing import NamedTuple
 
 import numpy as np
+import scipy.stats
 import torch
 
 import diff2
 from diff2.cohorts.bounds import bounded
-from diff2.privacy import BoundedMean, Ledger, Mechanism, NoiseSource, Release
+from diff2.privacy import BoundedMean, Ledger, Mechanism, NoiseSource, Release, mechanism
+from diff2.privacy.discrete_gaussian import discrete_gaussian
 from diff2.training.loop import Training
 
 DELTA = 1e-5
@@ -46,8 +48,35 @@ class Untouchable(NoiseSource):
     def __init__(self):
         super().__init__(b"", private=False)
 
-    def gaussian(self, *arguments):
+    def bytes(self, *arguments):
         raise AssertionError("noise was drawn")
+
+
+def is_normal(draws, scale):
+    """Whether numbers pass for normal ones of this deviation, by their distribution and by their length."""
+    draws = np.ravel(draws) / scale
+    length = scipy.stats.chi2(draws.size).cdf((draws**2).sum())
+    return scipy.stats.kstest(draws, scipy.stats.norm.cdf).pvalue > 0.001 and 0.0005 < length < 0.9995
+
+
+LABEL_PARTS = {"noise": 4, "tree": 5}
+
+
+class DrawnNoise:
+    """All noise that mechanisms draw from here on, by its label: what a reference needs to follow a run."""
+
+    def __init__(self, monkeypatch):
+        self.steps = {}
+
+        def recorded(source, count, *label):
+            self.steps[label[: LABEL_PARTS[label[0]]]] = drawn = discrete_gaussian(source, count, *label)
+            return drawn
+
+        monkeypatch.setattr(mechanism, "discrete_gaussian", recorded)
+
+    def __call__(self, *label):
+        """Return noise of deviation one."""
+        return self.steps[label] / 2.0**32
 
 
 class StubCohort:

@@ -153,7 +153,7 @@ def many_releases():
     mechanism = Mechanism(Ledger(run.mechanism.ledger.header), NoiseSource.from_seed(5))
     cohort = LocalCohort(run.engine, [world(1.0)], run.plan.population, source=NoiseSource.from_seed(6))
     question = Question.gradient(1.0, batch=Batch(size=2))
-    released = [mechanism.release(cohort.answer(question.at(r, run.start)), 0.2) for r in range(1, 3001)]
+    released = [mechanism.release(cohort.answer(question.at(r, run.start)), 0.2) for r in range(1, 5001)]
     return np.array([one.value.item() for one in released]), released[0].release
 
 

@@ -39,18 +39,18 @@ def schema(
     given = {"delimiter": delimiter, "encoding": encoding, "decimal": decimal}
     options = {name: value.replace("\\t", "\t") for name, value in given.items() if value is not None}
     with ending():
-        from ..fit.files import FileFormat, read_tables
+        from ..tables.files import FileFormat, read_tables
 
         if schema_file is not None:
-            from ..fit.check import check as checked
-            from ..fit.schema import Schema
+            from ..tables.check import check as checked
+            from ..tables.schema import Schema
 
             confirmed = Schema.read(schema_file)
             found = checked(read_tables(files, confirmed.file), confirmed)
             rows = [[one.name, *(f"{count:,}" for count in one[1:])] for one in found]
             show_rows("NOT PRIVATE: exact counts", rows, ["column", "missing", "unreadable", "outside"], width=100)
             return
-        from ..fit.draft import draft
+        from ..tables.draft import draft
 
         format = FileFormat(**options)
         made = draft(read_tables(files, format), str(target), task=task, clients=clients, groups=groups, file=format)

@@ -6,6 +6,7 @@ releases that concern each kind of unit are composed, and the largest epsilon co
 
 * Full Gaussian releases: exactly, :math:`\mu^2 = \sum 1/z^2` (``accounting.py``).
 * Releases on random batches: numerically, as privacy-loss distributions (``sampled.py``), together with the former.
+* Noise on whole numbers: with what this costs more than continuous noise (``discrete.py``).
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from .accounting import gdp_epsilon
+from .discrete import discrete_epsilon
 from .release import FULL, Release
 
 Key = TypeVar("Key")
@@ -85,11 +88,12 @@ def price(profile: Exposed, delta: float) -> float:
     """Return the epsilon of one collection of releases."""
     mu = gaussian_mu(profile)
     sampled = {key: count for key, count in profile.items() if key[0] != FULL}
+    noised = sum(count for (_, _, multiplier), count in profile.items() if multiplier != math.inf)
     if not sampled or math.isinf(mu):
-        return gdp_epsilon(mu, delta)
+        return discrete_epsilon(partial(gdp_epsilon, mu), delta, noised)
     from .sampled import sampled_epsilon  # what it needs takes a while to import
 
-    return sampled_epsilon(mu, sampled, delta)
+    return discrete_epsilon(partial(sampled_epsilon, mu, sampled), delta, noised)
 
 
 def gaussian_mu(profile: Exposed) -> float:

@@ -24,7 +24,7 @@ from ..errors import LedgerError
 from .accounting import epsilon_path
 from .composition import total_epsilon
 from .guarantee import Guarantee
-from .release import FIXED, FULL, GAUSSIAN, NONE, POISSON, ZERO, Release
+from .release import EXPONENTIAL, FIXED, FULL, GAUSSIAN, NONE, POISSON, ZERO, Release
 
 FORMAT = 3
 KNOTS = 8
@@ -282,6 +282,7 @@ def _check_priced_as_noised(path: Path, number: int, release: Release) -> None:
     needed = release.multiplier * release.sensitivity * math.sqrt(release.nodes)
     justified = {
         GAUSSIAN: release.sensitivity > 0 and 0 < needed <= release.noise_std * (1 + 1e-12),
+        EXPONENTIAL: release.sensitivity > 0 and _choice_is_paid(release),
         ZERO: release.sensitivity == 0 and release.multiplier == math.inf,
         NONE: release.multiplier == 0,
     }
@@ -296,3 +297,10 @@ def _check_priced_as_noised(path: Path, number: int, release: Release) -> None:
             f"{path}, line {number}: mechanism {release.mechanism!r} with noise_std={release.noise_std} and "
             f"sensitivity={release.sensitivity} does not justify multiplier={release.multiplier}"
         )
+
+
+def _choice_is_paid(release: Release) -> bool:
+    from .exponential import RATE_BITS, choice_mu
+
+    rate = round(release.noise_std * 2**RATE_BITS)
+    return 0 < release.multiplier and choice_mu(rate, int(release.sensitivity)) * release.multiplier <= 1 + 1e-9

@@ -4,23 +4,16 @@ A stream is SHAKE-256 over a 32-byte run key and a label. Without the key nobody
 key a round that is computed again after a crash gets the *same* noise, hence the same release and not a second one.
 So whoever has the key can take the noise off: it lives in memory, in the checkpoint of an unfinished run, and nowhere
 else.
-
-Gaussians are drawn by the Box-Muller transform of 53-bit uniforms in (0, 1]; no draw exceeds 8.58 deviations, which
-removes a tail of probability 1e-17.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import secrets
-
-import numpy as np
 
 from .._validate import at_least
 
 KEY_BYTES = 32
-BELOW_53_BITS, ONE = np.uint64(11), np.uint64(1)
 
 
 class NoiseSource:
@@ -47,22 +40,6 @@ class NoiseSource:
         parts = [str(part).encode() for part in label]
         text = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
         return hashlib.shake_256(self.key + text).digest(count)
-
-    def gaussian(self, count: int, *label: object) -> np.ndarray:
-        """Return ``count`` independent standard normal numbers in double precision.
-
-        >>> NoiseSource.from_seed(1).gaussian(2, "round", 1).round(4)
-        array([-0.211 ,  0.2334])
-        """
-        pairs = (count + 1) // 2
-        words = np.frombuffer(self.bytes(16 * pairs, *label), dtype="<u8")
-        uniform = ((words >> BELOW_53_BITS) + ONE).astype(np.float64) * 2.0**-53  # in (0, 1]
-        radius = np.sqrt(-2.0 * np.log(uniform[:pairs]))
-        angle = (2.0 * math.pi) * uniform[pairs:]
-        normal = np.empty(2 * pairs)
-        np.multiply(radius, np.cos(angle), out=normal[:pairs])
-        np.multiply(radius, np.sin(angle), out=normal[pairs:])
-        return normal[:count]
 
     def integer(self, bound: int, *label: object) -> int:
         """Return a whole number uniform in [0, bound), up to a bias below bound / 2^128."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 FULL, FIXED, POISSON = "full", "fixed", "poisson"  # how the units of a release were drawn
-GAUSSIAN, ZERO, NONE = "gaussian", "zero", "none"  # mechanisms
+GAUSSIAN, EXPONENTIAL, ZERO, NONE = "gaussian", "exponential", "zero", "none"  # mechanisms
 REPLACE_ONE, ADD_OR_REMOVE_ONE = "replace-one", "add-or-remove-one"  # adjacency: which data sets are neighbours
 
 
@@ -29,8 +29,8 @@ class Release(NamedTuple):
     members: tuple[int, ...] | None = None  # the clients, or parts, whose units are in it; None: all
     leaves: int = 0  # of the binary tree that the release is a leaf of; 0: of none
     multiplier: float = 0.0  # what is priced: noise_std / (sensitivity + rounding) / sqrt(nodes); 0 costs infinity
-    mechanism: str = GAUSSIAN  # or "zero": identically zero, free; "none": no noise
-    noise_std: float = 0.0
+    mechanism: str = GAUSSIAN  # or "exponential": a choice; "zero": identically zero, free; "none": no noise
+    noise_std: float = 0.0  # of a choice: the rate at which scores count
     dimension: int = 0
     parties: int = 1  # whose noise together is ``noise_std``: each adds noise_std / sqrt(parties)
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,6 +48,7 @@ from federated import (
     words,
     write_sites,
 )
+from stubs import is_normal
 
 pytestmark = pytest.mark.filterwarnings("ignore::diff2.WeakDeltaWarning")
 
@@ -168,7 +168,7 @@ class TestNoise:
     def test_in_the_decrypted_sum_it_is_that_of_three_sites(self, total_noise, factor, is_right):
         scale = math.sqrt(3 / 2) * factor
         assert len(total_noise) == 20_001
-        assert (scipy.stats.kstest(total_noise, scipy.stats.norm(scale=scale).cdf).pvalue > 0.01) == is_right
+        assert is_normal(total_noise, scale) == is_right
 
 
 class TestTheSameAsInTheOpen:

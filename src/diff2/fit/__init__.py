@@ -1,1 +1,0 @@
-"""One call from a table to a private model: `fit`."""

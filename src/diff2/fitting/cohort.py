@@ -1,0 +1,90 @@
+r"""Who answers a statistic: clients with encoded records, in this process.
+
+A unit is a record, a group of records or a client. Its vector is the mean of its records' vectors, which is bounded as
+they are, and its weight is one over the number of units; with ``weighting="clients"``, one over the number of clients
+and of units of its own client. So replacing a unit of weight w moves a sum by at most w times the diameter that the
+statistic states, whatever the unit is. A null record, whose target cannot be used, has the vector zero; that is within
+the longest length of all others, and the diameter is never below that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..privacy import BoundedMean, Release
+from ..tables.encode import Encoded
+from ..tables.rows import CHUNK
+from .asking import Scores, Statistic
+
+UNIT_OF_ROUNDING = 2.0**-53
+
+
+class ClientTable:
+    """One client: its encoded records and their weights. Nothing but sums of bounded vectors leaves it."""
+
+    def __init__(self, records: Encoded, unit: str):
+        self._rows = records.rows
+        numbers = _unit_numbers(records, unit)
+        self.units = int(numbers.max()) + 1
+        self.records = records.rows.size
+        self._shares = records.usable / np.bincount(numbers)[numbers]  # of its unit
+        self._caches: dict[int, dict[Any, Any]] = {}
+
+    def total(self, statistic: Statistic | Scores, weight: float) -> np.ndarray:
+        """Return the sum over this client's units, each of this weight."""
+        total: Any = 0.0
+        for place, part in self._rows.chunks():
+            cache = self._caches.setdefault(place.start, {})
+            total = total + statistic.total(part, weight * self._shares[place], cache)
+        return np.asarray(total)
+
+
+class TableCohort:
+    """Clients whose records are here."""
+
+    def __init__(self, clients: Sequence[Encoded], *, unit: str = "record", weighting: str = "records"):
+        """Hold the records of all clients; with ``unit="group"`` each says which group its records belong to."""
+        self._clients = [ClientTable(client, unit) for client in clients]
+        self.sizes = tuple(client.units for client in self._clients)
+        total, count = sum(self.sizes), len(clients)
+        self._weights = [1 / total if weighting == "records" else 1 / (count * size) for size in self.sizes]
+        self.heaviest = max(self._weights)
+
+    def answer(self, statistic: Statistic, number: int) -> BoundedMean:
+        """Return the weighted sum of the units' vectors, with how far replacing one unit can move it."""
+        value = self._total(statistic, self._weights)
+        release = Release(
+            number, statistic.purpose, sensitivity=_diameter(statistic) * self.heaviest, clip=statistic.longest,
+            dimension=len(value),
+        )  # fmt: skip
+        # Within a chunk, over the chunks and over the clients sums are chains in double precision, of weights that add
+        # up to one.
+        chain = CHUNK + len(self._clients) + max(client.records for client in self._clients) // CHUNK + 1
+        rounding = 4 * chain * UNIT_OF_ROUNDING * statistic.longest / release.sensitivity
+        return BoundedMean(value, release, rounding)
+
+    def scores(self, scores: Scores) -> np.ndarray:
+        """Return whole-number scores, with weights in units of the heaviest."""
+        return scores.scores(self._total(scores, [weight / self.heaviest for weight in self._weights]))
+
+    def _total(self, statistic: Statistic | Scores, weights: Sequence[float]) -> np.ndarray:
+        total: Any = 0.0
+        for client, weight in zip(self._clients, weights, strict=True):
+            total = total + client.total(statistic, weight)
+        return np.asarray(total)
+
+
+def _diameter(statistic: Statistic) -> float:
+    return max(statistic.diameter, statistic.longest)
+
+
+def _unit_numbers(client: Encoded, unit: str) -> np.ndarray:
+    """Return the number of each record's unit."""
+    if unit == "client":
+        return np.zeros(client.rows.size, dtype=np.int64)
+    if unit == "record" or client.groups is None:
+        return np.arange(client.rows.size)
+    return np.unique(client.groups.astype(str), return_inverse=True)[1]

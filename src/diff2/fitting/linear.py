@@ -1,0 +1,44 @@
+"""Linear models of prepared features, and the radius that most of their gradients are within."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..tables.rows import Rows
+from .statistics import Design
+
+QUANTILE = 0.93  # of the gradients, or residuals, that are not clipped
+
+
+@dataclass(frozen=True, eq=False)
+class LinearModel:
+    """Predicts features @ theta + offset: one number, or one score per class."""
+
+    design: Design
+    theta: np.ndarray  # (features,) or (features, classes)
+    offset: np.ndarray | float
+
+    def outputs(self, rows: Rows, cache: dict[Any, Any]) -> np.ndarray:
+        """Return the outputs for encoded records."""
+        return self.design.features(rows, cache) @ self.theta + self.offset
+
+
+def half_octaves(largest: float, count: int) -> np.ndarray:
+    """Return edges, each larger than the one before by a factor of sqrt 2.
+
+    >>> half_octaves(8.0, 3).round(3)
+    array([4.   , 5.657, 8.   ])
+    """
+    return largest * 2.0 ** (-np.arange(count)[::-1] / 2)
+
+
+def radius_from(counts: np.ndarray, edges: np.ndarray, noise_std: float) -> float:
+    """Return the edge below which most values are, from counts with noise between the edges."""
+    mass = np.where(counts < 2 * noise_std, 0.0, counts)
+    if mass.sum() <= 0:
+        return float(edges[-1])
+    shares = np.cumsum(mass) / mass.sum()
+    return float(edges[min(int(np.searchsorted(shares, QUANTILE)), len(edges) - 1)])

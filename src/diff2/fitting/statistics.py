@@ -1,0 +1,204 @@
+"""The statistics that recipes ask for, each with the largest distance of two records' vectors.
+
+A record's vector is bounded for every record and every parameter of the statistic, so a statistic that somebody else
+chose costs what it states.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import columns
+from .preparation import Preparation, whitening_vectors
+from ..tables.rows import Rows
+from .second_moment import ROOT, as_vector, length_limited
+
+HISTOGRAM, WHITENING, TARGET, GRAM, NORMS, DESCENT = "histogram", "whitening", "target", "gram", "norms", "descent"
+CONSTANT = 0.5  # the first feature
+FREE = math.sqrt(1 - CONSTANT**2)  # the largest length of the others
+
+
+@dataclass(frozen=True)
+class ColumnHistograms:
+    """The histograms of all numeric columns: one count of each moves, from one bin to another."""
+
+    edges: tuple[np.ndarray, ...]
+    purpose: str = HISTOGRAM
+
+    @property
+    def longest(self) -> float:
+        return math.sqrt(len(self.edges))
+
+    @property
+    def diameter(self) -> float:
+        return ROOT * self.longest
+
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
+        return columns.histogram(rows.numeric, weights, self.edges)
+
+
+@dataclass(frozen=True)
+class WhiteningMoment:
+    """The second moment of (sqrt p, v), of length at most sqrt(3 p)."""
+
+    preparation: Preparation
+    purpose: str = WHITENING
+
+    @property
+    def longest(self) -> float:
+        return 3.0 * len(self.preparation.columns)
+
+    @property
+    def diameter(self) -> float:
+        return ROOT * self.longest
+
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
+        return _moment(whitening_vectors(self.preparation.standard(rows)), weights)
+
+
+@dataclass(frozen=True)
+class TargetMean:
+    """The mean of the target within its bounds."""
+
+    low: float
+    high: float
+    purpose: str = TARGET
+
+    @property
+    def longest(self) -> float:
+        return max(abs(self.low), abs(self.high))
+
+    @property
+    def diameter(self) -> float:
+        return self.high - self.low
+
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
+        return np.array([weights @ np.clip(rows.target, self.low, self.high)])
+
+
+@dataclass(frozen=True)
+class ClassShares:
+    """The weight of each class."""
+
+    classes: int
+    purpose: str = TARGET
+    longest: float = 1.0
+    diameter: float = ROOT
+
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
+        return np.bincount(rows.target.astype(np.int64), weights=weights, minlength=self.classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """The features of a linear model: one half, and what a preparation gives within a ball, times a released matrix."""
+
+    preparation: Preparation
+    linear: float  # factor of the inputs
+    cosine: float  # factor of the random features
+    centre: np.ndarray | float = 0.0  # of the features but the first
+    matrix: np.ndarray | None = None  # applied last
+
+    def bounded(self, rows: Rows) -> np.ndarray:
+        """Return features of length at most one, before centre and matrix."""
+        inputs = self.preparation.inputs(rows)
+        cosines = self.preparation.cosines(inputs, rows)
+        free = length_limited(np.concatenate([inputs * self.linear, cosines * self.cosine], axis=1), FREE)
+        return np.concatenate([np.full((rows.size, 1), CONSTANT), free], axis=1)
+
+    def features(self, rows: Rows, cache: dict[Any, Any]) -> np.ndarray:
+        """Return the features of the model, kept for the next statistic."""
+        if cache.get("design") is not self:
+            found = self.bounded(rows)
+            found[:, 1:] -= self.centre
+            cache["features"] = found if self.matrix is None else found @ self.matrix
+            cache["lengths"] = np.linalg.norm(cache["features"], axis=1)
+            cache["design"] = self
+        return cache["features"]
+
+
+@dataclass(frozen=True)
+class Gram:
+    """The second moment of features of length at most one."""
+
+    design: Design
+    purpose: str = GRAM
+    longest: float = 1.0
+    diameter: float = ROOT
+
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
+        return _moment(self.design.bounded(rows), weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Residuals:
+    """A linear model of the target, and the gradients of its loss."""
+
+    design: Design
+    theta: np.ndarray  # (features,) for squared error, (features, classes) for the cross entropy
+    offset: np.ndarray  # added to the outputs
+    bounds: tuple[float, float] = (-math.inf, math.inf)  # of the target
+
+    def of(self, rows: Rows, cache: dict[Any, Any]) -> np.ndarray:
+        """Return what the target is above the prediction: (rows,) or, for classes, (rows, classes)."""
+        outputs = self.design.features(rows, cache) @ self.theta + self.offset
+        if self.theta.ndim == 1:
+            return np.clip(rows.target, *self.bounds) - outputs
+        outputs -= outputs.max(axis=1, keepdims=True)
+        np.exp(outputs, out=outputs)
+        outputs /= -outputs.sum(axis=1, keepdims=True)
+        outputs[np.arange(rows.size), rows.target.astype(np.int64)] += 1.0
+        return outputs
+
+    def norms(self, rows: Rows, cache: dict[Any, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the residuals and the lengths of the gradients."""
+        residual = self.of(rows, cache)
+        size = np.abs(residual) if residual.ndim == 1 else np.linalg.norm(residual, axis=1)
+        return residual, size * cache["lengths"]
+
+
+@dataclass(frozen=True)
+class NormHistogram:
+    """How many gradients have which length: bins between public edges."""
+
+    residuals: Residuals
+    edges: np.ndarray
+    purpose: str = NORMS
+    longest: float = 1.0
+    diameter: float = ROOT
+
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
+        norms = self.residuals.norms(rows, cache)[1]
+        bins = np.searchsorted(self.edges, norms)
+        return np.bincount(bins, weights=weights, minlength=len(self.edges) + 1)
+
+
+@dataclass(frozen=True)
+class ClippedDescent:
+    """The sum of the records' descent directions, each no longer than the radius."""
+
+    residuals: Residuals
+    radius: float
+    purpose: str = DESCENT
+
+    @property
+    def longest(self) -> float:
+        return self.radius
+
+    @property
+    def diameter(self) -> float:
+        return 2 * self.radius
+
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
+        residual, norms = self.residuals.norms(rows, cache)
+        factors = weights * np.minimum(1.0, self.radius / np.maximum(norms, 1e-300))
+        return (self.residuals.design.features(rows, cache).T @ (residual.T * factors).T).ravel()
+
+
+def _moment(vectors: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the weighted second moment of vectors."""
+    return as_vector((vectors * weights[:, None]).T @ vectors)

@@ -1,0 +1,276 @@
+r"""Trees on the residual of a linear model, each chosen whole.
+
+An *oblivious* tree asks six yes-or-no questions, the same of every record, and adds the value of one of 64 leaves. Its
+structure is chosen by the exponential mechanism (``privacy/exponential.py``) among thousands of public candidates, by
+
+.. math::
+    \sum_{\text{leaves}} \Big| \sum_{i \in \text{leaf}} w_i r_i \Big|, \qquad |r_i| \le C.
+
+Replacing a record of weight w takes :math:`w |r|` from one leaf and adds :math:`w |r'|` to one, so it changes the score
+by at most 2 C w, however many candidates there are and however deep they are. Then the sums of the clipped residuals in
+the 64 leaves are released (two records in one leaf, with opposite signs, are 2 C apart) and the leaves' weights
+(:math:`\sqrt 2` apart).
+
+A candidate is a pair of *halves*, three questions each, so that the scores of all pairs come from one matrix product.
+Residuals are rounded to whole numbers, at most 511 of them to the radius: scores are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import ndtr
+
+from ..tables.rows import Rows
+from .asking import Ask, Choose
+from .linear import LinearModel, half_octaves, radius_from
+from .preparation import Preparation
+from .second_moment import ROOT
+
+QUESTIONS = 3  # of a half
+LEAVES = 4**QUESTIONS
+LEVELS = 511  # whole numbers that a residual as long as the radius is rounded to
+BINS = 250
+TREES, RATE = 15, 0.7
+HALVES = 55  # on either side: 3,025 candidates
+SHARES = {"structure": 0.40, "leaves": 0.52, "leaf weights": 0.05, "residuals": 0.03}
+LOOKS = (0, 2, 5, 10, 14)  # trees before which the radius is found anew
+RADIUS_BINS = 40
+
+
+class Half(NamedTuple):
+    """Three questions: is the bin of this column above this threshold?"""
+
+    columns: np.ndarray
+    thresholds: np.ndarray
+
+    def leaves(self, bins: np.ndarray) -> np.ndarray:
+        """Return which of its eight leaves each record is in."""
+        found = np.zeros(len(bins), dtype=np.int64)
+        for column, threshold in zip(self.columns, self.thresholds, strict=True):
+            found = 2 * found + (bins[:, column] > threshold)
+        return found
+
+
+class Tree(NamedTuple):
+    """A pair of halves, and what its leaves add."""
+
+    first: Half
+    second: Half
+    values: np.ndarray  # (64,)
+
+    def leaves(self, bins: np.ndarray) -> np.ndarray:
+        """Return the leaf of each record."""
+        return 8 * self.first.leaves(bins) + self.second.leaves(bins)
+
+
+class Binning(NamedTuple):
+    """The columns that trees ask about: ranks, public oblique directions of scores, orders of categories, the model."""
+
+    oblique: np.ndarray  # (numeric columns, directions)
+    orders: tuple[np.ndarray, ...]  # for each, the place of every category in a public random order
+    spread: float  # about the deviation of the model's outputs
+
+    def of(self, model: LinearModel, rows: Rows, cache: dict[Any, Any]) -> np.ndarray:
+        """Return the bin of each record in each column."""
+        preparation: Preparation = model.design.preparation
+        parts = [column.rank(rows.numeric[:, j])[:, None] for j, column in enumerate(preparation.columns)]
+        parts.append(ndtr(preparation.scores(rows) @ self.oblique))
+        parts += [(order[rows.codes[:, j], None] + 0.5) / len(order) for j, order in enumerate(self.orders)]
+        parts.append(ndtr((model.outputs(rows, cache)[:, None] - model.offset) / self.spread))
+        ranks = np.nan_to_num(np.concatenate(parts, axis=1), nan=0.5)
+        return np.minimum(ranks * BINS, BINS - 1).astype(np.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class TreeModel:
+    """A linear model and trees on its residual."""
+
+    linear: LinearModel
+    binning: Binning
+    trees: tuple[Tree, ...] = ()
+
+    def bins(self, rows: Rows, cache: dict[Any, Any]) -> np.ndarray:
+        """Return the bins, kept for the next statistic."""
+        if cache.get("binning") is not self.binning:
+            cache["bins"], cache["binning"] = self.binning.of(self.linear, rows, cache), self.binning
+            cache["outputs"] = (0, self.linear.outputs(rows, cache))
+        return cache["bins"]
+
+    def outputs(self, rows: Rows, cache: dict[Any, Any]) -> np.ndarray:
+        """Return the predictions; those of the first trees are kept."""
+        bins = self.bins(rows, cache)
+        done, outputs = cache["outputs"]
+        for tree in self.trees[done:]:
+            outputs = outputs + RATE * tree.values[tree.leaves(bins)]
+        cache["outputs"] = (len(self.trees), outputs)
+        return outputs
+
+    def clipped(self, rows: Rows, radius: float, bounds: tuple[float, float], cache: dict[Any, Any]) -> np.ndarray:
+        """Return the residuals in units of radius / 511, rounded to whole numbers."""
+        residual = np.clip(rows.target, *bounds) - self.outputs(rows, cache)
+        return np.rint(np.clip(residual / radius, -1.0, 1.0) * LEVELS)
+
+
+@dataclass(frozen=True)
+class ResidualSizes:
+    """How many residuals have which size: bins between public edges."""
+
+    model: TreeModel
+    bounds: tuple[float, float]
+    edges: np.ndarray
+    purpose: str = "residuals"
+    longest: float = 1.0
+    diameter: float = ROOT
+
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
+        sizes = np.abs(np.clip(rows.target, *self.bounds) - self.model.outputs(rows, cache))
+        return np.bincount(np.searchsorted(self.edges, sizes), weights=weights, minlength=len(self.edges) + 1)
+
+
+@dataclass(frozen=True)
+class PairScores:
+    """The score of every pair of halves, in whole numbers."""
+
+    model: TreeModel
+    first: tuple[Half, ...]
+    second: tuple[Half, ...]
+    radius: float
+    bounds: tuple[float, float]
+    purpose: str = "structure"
+    sensitivity: int = 2 * LEVELS  # for a record of weight one
+
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
+        """Return the sums of the leaves of all pairs; ``weights`` are in units of the heaviest."""
+        bins = self.model.bins(rows, cache)
+        whole = np.rint(weights * self.model.clipped(rows, self.radius, self.bounds, cache))
+        left, right = (_indicators(halves, bins) for halves in (self.first, self.second))
+        right *= whole[:, None].astype(np.float32)
+        return (left.T @ right).astype(np.float64).ravel()  # whole numbers below 2^24: exact in single precision
+
+    def scores(self, total: np.ndarray) -> np.ndarray:
+        """Return one score per pair from the sums over all records."""
+        sums = np.abs(total).reshape(len(self.first), 8, len(self.second), 8)
+        return sums.sum(axis=(1, 3)).ravel().astype(np.int64)
+
+
+@dataclass(frozen=True)
+class LeafSums:
+    """The sum of the clipped residuals in each leaf."""
+
+    model: TreeModel
+    tree: Tree
+    radius: float
+    bounds: tuple[float, float]
+    purpose: str = "leaves"
+
+    @property
+    def longest(self) -> float:
+        return self.radius
+
+    @property
+    def diameter(self) -> float:
+        return 2 * self.radius
+
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
+        residual = self.model.clipped(rows, self.radius, self.bounds, cache) * (self.radius / LEVELS)
+        return np.bincount(self.tree.leaves(self.model.bins(rows, cache)), weights * residual, LEAVES)
+
+
+@dataclass(frozen=True)
+class LeafWeights:
+    """The weight of the records in each leaf."""
+
+    model: TreeModel
+    tree: Tree
+    purpose: str = "leaf weights"
+    longest: float = 1.0
+    diameter: float = ROOT
+
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
+        return np.bincount(self.tree.leaves(self.model.bins(rows, cache)), weights, LEAVES)
+
+
+@dataclass
+class Candidates:
+    """Draws halves: public numbers, and the halves that were chosen before."""
+
+    weights: np.ndarray  # of the columns
+    rng: np.random.Generator
+    chosen: list[Half] = field(default_factory=list)
+
+    def draw(self) -> Half:
+        """Return one to three columns with random thresholds; now and then a question of a half that was chosen."""
+        weights = self.weights / self.weights.sum()
+        if self.chosen:
+            used = np.bincount(np.concatenate([half.columns for half in self.chosen]), minlength=len(weights))
+            weights = (weights + used / used.sum()) / 2
+        columns = np.resize(
+            self.rng.choice(len(weights), size=int(self.rng.integers(1, QUESTIONS + 1)), p=weights), QUESTIONS
+        )
+        thresholds = self.rng.integers(0, BINS - 1, QUESTIONS)
+        if self.chosen and self.rng.random() < 0.3:
+            for k in np.flatnonzero(self.rng.random(QUESTIONS) < 0.5):
+                half, place = self.chosen[self.rng.integers(len(self.chosen))], self.rng.integers(QUESTIONS)
+                columns[k], thresholds[k] = half.columns[place], half.thresholds[place]
+        return Half(columns, thresholds)
+
+
+def with_trees(
+    ask: Ask, choose: Choose, mu: float, model: LinearModel, bounds: tuple[float, float], rng: np.random.Generator
+) -> TreeModel:
+    """Add trees to a linear model by releases that cost ``mu`` together."""
+    preparation = model.design.preparation
+    columns, oblique = len(preparation.columns), 2 * len(preparation.columns)
+    binning = Binning(
+        _directions(columns, oblique, rng),
+        tuple(rng.permutation(count) for count in preparation.categories),
+        # In the coordinates of theta the second moment of the features is about the identity.
+        min(max(float(np.linalg.norm(model.theta)), 1e-6), (bounds[1] - bounds[0]) / 2),
+    )
+    found = TreeModel(model, binning)
+    p = preparation.original
+    shares = np.full(columns + oblique + len(preparation.categories) + 1, 1 / p)
+    shares[columns : columns + oblique] = 1 / max(1, oblique)
+    shares[-1] = 2 / p
+    candidates, edges = Candidates(shares, rng), half_octaves(bounds[1] - bounds[0], RADIUS_BINS)
+    radius, each = float(edges[-1]), {name: mu * math.sqrt(share / TREES) for name, share in SHARES.items()}
+    for number in range(TREES):
+        if number in LOOKS:
+            sizes = ask(ResidualSizes(found, bounds, edges), mu * math.sqrt(SHARES["residuals"] / len(LOOKS)))
+            radius = min(radius, radius_from(sizes.value, edges, sizes.noise_std))
+        first, second = (tuple(candidates.draw() for _ in range(HALVES)) for _ in range(2))
+        place = choose(PairScores(found, first, second, radius, bounds), each["structure"])
+        tree = Tree(first[place // HALVES], second[place % HALVES], np.zeros(LEAVES))
+        candidates.chosen += [tree.first, tree.second]
+        sums = ask(LeafSums(found, tree, radius, bounds), each["leaves"])
+        counts = ask(LeafWeights(found, tree), each["leaf weights"])
+        tree = tree._replace(values=leaf_values(sums.value, counts.value, sums.noise_std, radius))
+        found = replace(found, trees=(*found.trees, tree))
+    return found
+
+
+def leaf_values(sums: np.ndarray, counts: np.ndarray, noise_std: float, radius: float) -> np.ndarray:
+    """Return the mean residual of each leaf, drawn towards zero where noise or few records make it uncertain."""
+    spread = max((float(sums @ sums) - LEAVES * noise_std**2) / max(float(counts @ counts), 1e-300), 1e-12)
+    denominator = counts**2 + noise_std**2 / spread + (0.1 / LEAVES) ** 2
+    return np.clip(sums * counts / denominator, -radius, radius)
+
+
+def _directions(columns: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return public directions of two or three columns of scores, of length one."""
+    found = np.zeros((columns, count))
+    for j in range(count):
+        chosen = rng.choice(columns, size=min(columns, 2 if rng.random() < 0.7 else 3), replace=False)
+        found[chosen, j] = rng.standard_normal(len(chosen))
+    return found / np.maximum(np.linalg.norm(found, axis=0), 1e-12)
+
+
+def _indicators(halves: tuple[Half, ...], bins: np.ndarray) -> np.ndarray:
+    found, rows = np.zeros((len(bins), 8 * len(halves)), dtype=np.float32), np.arange(len(bins))
+    for j, half in enumerate(halves):
+        found[rows, 8 * j + half.leaves(bins)] = 1.0
+    return found

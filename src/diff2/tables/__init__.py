@@ -1,0 +1,1 @@
+"""Tables as people have them: what their columns mean, and records within public bounds."""
