@@ -39,16 +39,6 @@ def test_steps_by_hand_equal_the_run():
     assert torch.equal(state.params, result.params)
 
 
-def test_two_steps_from_one_round_are_refused():
-    """They would carry the same noise: the difference of the two releases would be that of the two means."""
-    run = diff2.prepare(nn.Linear(3, 1), "squared", data(), ALGORITHM, BUDGET)
-    state, _ = run.step(run.init())
-    run.step(state)
-    with pytest.raises(diff2.LedgerError, match="the same noise"):
-        run.step(state._replace(params=state.params + 1))
-    assert len(run.mechanism.ledger) == 2
-
-
 def test_results_do_not_depend_on_the_chunk_size():
     model = nn.Linear(3, 1).double()
     whole, chunked = (train(model=model, seed=2, chunk_rows=rows).params for rows in (None, 7))

@@ -4,8 +4,10 @@ The file is self-contained: a header line with the population, the budget and th
 closing line once the run is complete. ``Ledger.read(path).epsilon()`` needs nothing else. Epsilon is always computed
 from these lines, never from the plan.
 
-A round that is computed again after a crash describes the same release and, the noise being the same, *is* the same
-release: its line is recognised and not written twice. A line that contradicts the file is an error.
+A line holds a hash of the released value. A round that is computed again after a crash *is* the same release, the value
+and its noise being the same: its line is recognised and not written twice. If it comes out differently, because
+records, parameters or code have changed, it is a second release, with noise of its own. It is priced as a release that
+everybody is exposed to, beside all others; what the budget does not allow does not leave.
 """
 
 from __future__ import annotations
@@ -20,17 +22,17 @@ from typing import Any
 
 from .._files import plain
 from .._numbers import epsilon_text
-from ..errors import LedgerError
+from ..errors import BudgetExceeded, LedgerError
 from .accounting import epsilon_path
 from .composition import total_epsilon
 from .guarantee import Guarantee
 from .release import FIXED, FULL, GAUSSIAN, NONE, POISSON, ZERO, Release
 
-FORMAT = 3
+FORMAT = 4
 KNOTS = 8
 CONVERTERS: dict[str, Any] = {
     **dict.fromkeys(("round", "step", "leaves", "dimension", "parties"), int),
-    **dict.fromkeys(("purpose", "mechanism", "sampling"), str),
+    **dict.fromkeys(("purpose", "mechanism", "sampling", "sha256"), str),
     **dict.fromkeys(("sensitivity", "clip", "rate", "multiplier", "noise_std"), float),
 }
 HEADER_FIELDS = {"adjacency", "unit", "client_sizes", "budget", "algorithm", "seeded"}  # what the guarantee speaks of
@@ -45,8 +47,8 @@ class Ledger:
         self.releases: list[Release] = []
         self.complete = False
         self.path = None if path is None else Path(path)
-        self._replayed = 0  # lines of the file that this process has seen again
-        self._labels: set[tuple[int, str, int]] = set()  # labels of noise that was used
+        self.last: Release | None = None  # the release before the one that is about to be recorded
+        self._known: dict[tuple[int, str, int], list[Release]] = {}  # by label
         if self.path is not None:
             try:
                 self.path.touch(exist_ok=False)
@@ -79,31 +81,51 @@ class Ledger:
         return ledger
 
     def rewind(self, round: int) -> None:
-        """Say that rounds after ``round`` will be computed again: their lines must come back unchanged."""
-        self._replayed = sum(release.round <= round for release in self.releases)
+        """Say that rounds after ``round`` will be computed again."""
+        self.last = next((release for release in reversed(self.releases) if release.round <= round), None)
 
-    def record(self, release: Release) -> None:
-        """Add a release; the line is in the file before this returns."""
-        if self._replayed < len(self.releases):
-            known = self.releases[self._replayed]
-            if known != release:
-                raise LedgerError(
-                    f"release {self._replayed + 1} is already in the ledger as {known}, and is now {release}: the run "
-                    "was changed. Start a new run; the old one's releases stay spent"
-                )
-            self._replayed += 1
-            return
-        if self.complete:
-            raise LedgerError("the ledger is closed: the run it describes is complete; start a new run")
-        if release.label in self._labels:
+    def record(self, release: Release) -> Release:
+        """Add a release, or recognise it; return its line, which is in the file before this returns."""
+        known = self._known.get(release.label, [])
+        line = next((line for line in known if line in (release, release.again())), None)
+        if line is None:
+            if self.complete:
+                raise LedgerError("the ledger is closed: the run it describes is complete; start a new run")
+            line = release.again() if known else release
+            if known:
+                self._require_repeatable(release, known[0])
+            self._require_budget(line)
+            self._append(line)
+            if self.path is not None:
+                self._write({"kind": "release", "release": len(self.releases), **plain(line)})
+        self.last = line
+        return line
+
+    def _require_repeatable(self, release: Release, known: Release) -> None:
+        """Refuse a second release that has no noise of its own, or no price."""
+        if not release.sha256:
             raise LedgerError(
-                f"the {release.purpose} of round {release.round}, step {release.step}, was released already; a second "
-                "one would carry the same noise, and their difference none. Nothing was released"
+                f"the ledger holds {known}, and now there is {release}: the run was changed. Nothing was released; "
+                "start a new run. The old one's releases stay spent"
             )
-        self._append(release)
-        self._replayed += 1
-        if self.path is not None:
-            self._write({"kind": "release", "release": len(self.releases), **plain(release)})
+        if known.sampling != FULL:
+            raise LedgerError(
+                f"the {release.purpose} of round {release.round}, step {release.step}, was released already, and comes "
+                "out differently now: parameters, records or code were changed. Both are about one random draw, whose "
+                "secrecy can be counted on once. Nothing was released; start a new run"
+            )
+
+    def _require_budget(self, line: Release) -> None:
+        """Refuse what costs more than the budget, where there are second releases; the others were planned."""
+        if line.label not in self._known and len(self._known) == len(self.releases):
+            return
+        epsilon, budget = total_epsilon([*self.releases, line], self.delta), float(self.header["budget"]["epsilon"])
+        if epsilon > budget:
+            raise BudgetExceeded(
+                f"with a second release of a round, epsilon would be {epsilon_text(epsilon)} after the {line.purpose} "
+                f"of round {line.round}, the budget is {epsilon_text(budget)}; nothing was released. Parameters, "
+                "records or code were changed within the run: start a new run"
+            )
 
     def close(self) -> None:
         """Write the closing line: no release will follow."""
@@ -150,11 +172,6 @@ class Ledger:
             values = [prices[bisect_left(knots, r)] for r in rounds]
         return [*values[:-1], self.epsilon()]
 
-    @property
-    def last(self) -> Release | None:
-        """The release before the one that is about to be recorded."""
-        return self.releases[self._replayed - 1] if self._replayed else None
-
     def guarantee(self, delta: float | None = None) -> Guarantee:
         """Return the statement that these releases justify."""
         return Guarantee(
@@ -178,7 +195,8 @@ class Ledger:
 
     def _append(self, release: Release) -> None:
         self.releases.append(release)
-        self._labels.add(release.label)
+        self._known.setdefault(release.label, []).append(release)
+        self.last = release
 
     def __len__(self) -> int:
         return len(self.releases)
@@ -232,10 +250,13 @@ def _parse(path: Path) -> tuple[Ledger, int]:
         if fields.pop("release", None) != len(ledger.releases) + 1:
             raise LedgerError(f"{path}, line {number}: expected release {len(ledger.releases) + 1}; a line is missing")
         release = _from_json(path, number, fields)
-        if release.label in ledger._labels:
-            raise LedgerError(f"{path}, line {number}: a second release with the noise of an earlier one")
+        known = ledger._known.get(release.label, [])
+        hashes = {"", *(line.sha256 for line in known)}
+        if known and (release != release.again() or release.sha256 in hashes):
+            raise LedgerError(
+                f"{path}, line {number}: a second {release.purpose} of round {release.round} that is not priced as one"
+            )
         ledger._append(release)
-    ledger._replayed = len(ledger.releases)
     return ledger, len(rest)
 
 

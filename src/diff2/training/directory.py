@@ -35,6 +35,7 @@ class Checkpoint(NamedTuple):
     history: list[dict[str, Any]]
     settings: dict[str, Any]  # whatever must be the same to resume
     key: bytes  # of the noise; empty once the run is complete
+    trees: dict[str, list[str]]  # of the noise, likewise
     private: bool
     records_tag: bytes  # a keyed hash of the records
     opening: list[float] | None  # what was released before the first round
@@ -66,7 +67,7 @@ class RunDirectory:
         self.resumed = self._find(resume)
         self._tag, self.opening = b"", None if self.resumed is None else self.resumed.opening
         if self.resumed is not None and not self.resumed.complete:
-            self.noise = NoiseSource(self.resumed.key, private=self.resumed.private)
+            self.noise = NoiseSource(self.resumed.key, private=self.resumed.private, trees=self.resumed.trees)
         else:
             self.noise = NoiseSource.from_system() if seed is None else NoiseSource.from_seed(seed)
         self._header = plain(header)
@@ -107,7 +108,7 @@ class RunDirectory:
             return
         checkpoint = Checkpoint(
             None if state is None else dict(state), history, self.settings, b"" if complete else self.noise.key,
-            self.noise.private, self._tag, self.opening, complete,
+            {} if complete else self.noise.trees, self.noise.private, self._tag, self.opening, complete,
         )  # fmt: skip
         fields = {**checkpoint._asdict(), "key": checkpoint.key.hex(), "records_tag": checkpoint.records_tag.hex()}
         file = io.BytesIO()
