@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from diff2.errors import LedgerError
 from diff2.privacy import Guarantee, Ledger, Release, epsilon_of
 from diff2.privacy.ledger import FORMAT, HEADER_FIELDS
+from diff2.privacy.lines import chained
 from stubs import DELTA, in_memory_ledger, ledger_header
 
 USUAL = Release(1, "gradient", sensitivity=0.06, clip=3.0, multiplier=12.5, noise_std=0.06 * 12.5, dimension=101)
@@ -269,8 +270,9 @@ def test_noise_is_not_used_for_two_releases(tmp_path, change):
             ledger.record(again)
     assert target.read_bytes() == before
     with target.open("a") as file:
-        line = json.loads(before.splitlines()[1])
-        file.write(json.dumps({**line, "release": 5}) + "\n")
+        line = {**json.loads(before.splitlines()[1]), "release": 5}
+        del line["chain"]
+        file.write(chained(line, json.loads(before.splitlines()[-1])["chain"])[0] + "\n")
     for open_ledger in (Ledger.read, Ledger.resume):
         with pytest.raises(LedgerError, match="line 6: a second release"):
             open_ledger(target)
@@ -330,7 +332,14 @@ def test_the_sentence_names_everything_a_reader_must_know():
 
 
 def guarantee_of(epsilon, **fields):
-    usual = {"delta": DELTA, "adjacency": "replace-one", "unit": "record", "client_sizes": (30, 70), "releases": 3}
+    usual = {
+        "delta": DELTA,
+        "adjacency": "replace-one",
+        "unit": "record",
+        "client_sizes": (30, 70),
+        "releases": 3,
+        "planned": 3,
+    }
     return Guarantee(epsilon, **{**usual, "algorithm": "diff2", "seeded": False, **fields})
 
 
