@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ def plain(value: Any) -> Any:
         return repr(value)
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, Integral | Real) and not isinstance(value, bool | int | float):  # of numpy
+        return plain(int(value) if isinstance(value, Integral) else float(value))
     return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
 
 

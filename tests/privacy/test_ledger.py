@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from diff2.errors import BudgetExceeded, LedgerError
 from diff2.privacy import Guarantee, Ledger, Release, epsilon_of
 from diff2.privacy.ledger import FORMAT, HEADER_FIELDS
+from diff2.privacy.lines import chained
 from stubs import DELTA, in_memory_ledger, ledger_header
 
 USUAL = Release(1, "gradient", sensitivity=0.06, clip=3.0, multiplier=12.5, noise_std=0.06 * 12.5, dimension=101)
@@ -268,11 +269,13 @@ def test_a_second_release_is_priced_as_one_that_exposes_everybody(tmp_path):
         assert ledger.record(again) in ledger.releases
     assert target.read_bytes() == before
     assert Ledger.read(target).epsilon() == ledger.epsilon() == epsilon_of([12.5] * 2, DELTA)
-    lines = before.decode().splitlines()
+    *lines, line = before.decode().splitlines()
+    fields = {name: value for name, value in json.loads(line).items() if name != "chain"}
     for change in ({"members": [0]}, {"sampling": "fixed", "rate": 0.5}, {"sha256": ""}, {"sha256": ONE, "clip": 3.0}):
-        target.write_text("\n".join([*lines[:2], json.dumps({**json.loads(lines[2]), **change}), ""]))
+        changed = chained({**fields, **change}, json.loads(lines[-1])["chain"])[0]
+        target.write_text("\n".join([*lines, changed, ""]))
         for open_ledger in (Ledger.read, Ledger.resume):
-            with pytest.raises(LedgerError, match="line 3: a second gradient of round 1 that is not priced as one"):
+            with pytest.raises(LedgerError, match="line 3: a second release of a round that is not priced as one"):
                 open_ledger(target)
 
 
@@ -348,7 +351,14 @@ def test_the_sentence_names_everything_a_reader_must_know():
 
 
 def guarantee_of(epsilon, **fields):
-    usual = {"delta": DELTA, "adjacency": "replace-one", "unit": "record", "client_sizes": (30, 70), "releases": 3}
+    usual = {
+        "delta": DELTA,
+        "adjacency": "replace-one",
+        "unit": "record",
+        "client_sizes": (30, 70),
+        "releases": 3,
+        "planned": 3,
+    }
     return Guarantee(epsilon, **{**usual, "algorithm": "diff2", "seeded": False, **fields})
 
 

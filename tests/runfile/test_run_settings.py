@@ -11,8 +11,8 @@ import pytest
 import diff2
 from commands import diff2_here, single_line, unframed
 from diff2 import InvalidArgument
+from diff2._fields import convert
 from diff2.algorithms import ALGORITHMS
-from diff2.runfile.fields import convert
 from diff2.runfile.reader import read_run_file
 
 VALUES = {

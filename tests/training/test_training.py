@@ -55,7 +55,7 @@ def test_a_callback_sees_every_round_and_can_end_the_run():
     result = train(callbacks=[callback], seed=0)
     assert [round for round, _ in seen] == [1, 2, 3, 4, 5]
     assert len(result.ledger) == len(result.history) == 5
-    assert result.epsilon < result.plan.epsilon
+    assert result.ledger.released_epsilon() < result.epsilon == result.plan.epsilon
     assert result.ledger.complete
 
 

@@ -88,6 +88,11 @@ def show_line(text: str, style: str = "", *, wrap: bool = False) -> None:
     _out().print(Text(text, style=style), soft_wrap=not wrap)
 
 
+def show_warning(text: str) -> None:
+    """Print a line on standard error."""
+    _say("warning", text)
+
+
 @contextmanager
 def _readable_warnings() -> Iterator[None]:
     """Print each of our warnings once, as a line, without the place in the code."""

@@ -13,7 +13,7 @@ import typer
 
 from .._numbers import epsilon_text
 from .._version import __version__
-from .console import command, emit_json, ending
+from .console import command, emit_json, ending, show_warning
 from .data import data_app
 from .experiments import COMPARE_HELP, REPRODUCE_HELP, compare, demo, reproduce
 from .federate import federate_app
@@ -150,20 +150,19 @@ def account(
     delta: Annotated[float | None, typer.Option(help="At this delta; by default the one of the run's budget.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Recompute what a run cost, from its ledger and nothing else."""
+    """Recompute what a run cost, from its ledger and nothing else; an edited ledger is refused."""
     with ending():
-        from ..errors import BudgetExceeded, LedgerError
+        from ..errors import BudgetExceeded
+        from ..planning.verify import verify
         from ..privacy.budget import Budget
-        from ..privacy.ledger import Ledger
 
         path = ledger_file / "ledger.jsonl" if ledger_file.is_dir() else ledger_file
-        ledger = Ledger.read(path)
-        try:
-            budget = Budget(float(ledger.header["budget"]["epsilon"]), ledger.delta)
-            ledger.guarantee()
-        except (KeyError, TypeError, ValueError) as error:
-            raise LedgerError(f"{path}, line 1: the ledger's header is damaged ({error!r})") from None
+        found = verify(path)
+        ledger = found.ledger
+        budget = Budget(float(ledger.header["budget"]["epsilon"]), ledger.delta)
         at = budget.delta if delta is None else Budget(budget.epsilon, delta).delta
+        for what in found.unchecked:
+            show_warning(f"not checked: {what}")
         if as_json:
             emit_json(account_document(ledger, at))
         else:

@@ -96,6 +96,7 @@ def account_document(ledger: Ledger, delta: float) -> dict[str, Any]:
         "budget": ledger.header["budget"],
         "complete": ledger.complete,
         "releases": len(ledger),
+        "released_epsilon": ledger.released_epsilon(delta),
         "purposes": _purposes(ledger, delta),
         "guarantee": ledger.guarantee(delta).to_json(),
     }
@@ -109,8 +110,9 @@ def show_account(ledger: Ledger, path: Path, delta: float) -> None:
         {
             "file": str(path),
             "state": "complete" if ledger.complete else "not complete: the run is in progress, or was interrupted",
-            "releases": f"{len(ledger):,}",
+            "releases": f"{len(ledger):,} of {ledger.header['planned']['releases']:,} planned",
             "epsilon": f"{epsilon_text(ledger.epsilon(delta))} at delta {delta:g}",
+            "released so far": f"epsilon {epsilon_text(ledger.released_epsilon(delta))}, not a guarantee",
             "budget": f"{budget['epsilon']} at delta {budget['delta']:g}",
         },
     )

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._fields import convert, from_table
 from .._files import plain
 from ..algorithms import ALGORITHMS, Algorithm
+from ..algorithms.named import named, without_none
 from ..data import Encoding
 from ..errors import InvalidArgument
 from ..gradients import Engine, Shapes, build_engine
@@ -25,8 +27,7 @@ from ..models.mlp import mlp
 from ..planning import Plan, plan
 from ..privacy.trust import Trust
 from ..questions import Protection
-from ..runfile.fields import convert, from_table
-from ..runfile.reader import ModelSettings, PrivacySettings, RunSettings, named, portable, protection_of
+from ..runfile.reader import ModelSettings, PrivacySettings, RunSettings, portable, protection_of
 
 FORMAT = 3
 SERVER = Trust()
@@ -142,16 +143,7 @@ def read_agreement(fields: Any) -> Agreement:
 def _table(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidArgument(f"expected [{name}] of the agreement to be a table")
-    return _without_none(value)
-
-
-def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table without null values; TOML has none either."""
-    return {
-        key: _without_none(value) if isinstance(value, Mapping) else value
-        for key, value in table.items()
-        if value is not None
-    }
+    return without_none(value)
 
 
 def _refuse_foreign_code(table: Mapping[str, Any]) -> None:

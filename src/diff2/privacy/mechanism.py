@@ -160,7 +160,8 @@ class Mechanism:
             return release._replace(mechanism=NONE, multiplier=0.0), 0.0
         parties = self._parties(mean, multiplier)
         std, grid = noise_scale(mean, multiplier, parties)
-        return release._replace(mechanism=GAUSSIAN, multiplier=multiplier, noise_std=std, parties=parties), grid
+        noised = release._replace(mechanism=GAUSSIAN, multiplier=multiplier, noise_std=std, parties=parties)
+        return noised._replace(rounding=mean.rounding), grid
 
     def _require_next_leaf(self, release: Release) -> None:
         """Refuse a leaf that does not follow the ones before it."""

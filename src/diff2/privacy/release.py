@@ -31,6 +31,7 @@ class Release(NamedTuple):
     multiplier: float = 0.0  # what is priced: noise_std / (sensitivity + rounding) / sqrt(nodes); 0 costs infinity
     mechanism: str = GAUSSIAN  # or "zero": identically zero, free; "none": no noise
     noise_std: float = 0.0
+    rounding: float = 0.0  # share by which floating-point sums may exceed the sensitivity; the noise covers it
     dimension: int = 0
     parties: int = 1  # whose noise together is ``noise_std``: each adds noise_std / sqrt(parties)
     sha256: str = ""  # of the released value; empty where sites add the noise, which answer a request but once

@@ -6,14 +6,17 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
+from .._files import plain
 from .._types import Loss
 from .._validate import at_least, one_of
+from .._version import __version__
 from ..algorithms import Algorithm
 from ..cohorts import Client, LocalCohort, PerClientCohort
 from ..cohorts.clients import as_clients, as_groups, as_pair
@@ -21,15 +24,17 @@ from ..errors import InvalidArgument, leak
 from ..gradients import Engine, Shapes, build_engine
 from ..models.losses import check_targets, resolve_loss
 from ..planning import Plan, plan
+from ..planning.header import described
 from ..planning.plan import protected
+from ..planning.verify import check_against
 from ..privacy import BoundedMean, Budget, Mechanism
 from ..questions import SCALING, Cohort, Population, Protection
 from ..routines import Averaging
 from . import OUTPUTS
-from .directory import RunDirectory
+from .directory import LEDGER, RunDirectory
 from .loop import Callback, Training
 from .metrics import ExactMetrics
-from .result import TrainResult
+from .result import TrainResult, model_digest
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,8 @@ def prepare(
     leaks: Sequence[str] = (),
     strict: bool = False,
     opening: Opening | None = None,
+    columns: Mapping[str, Any] | None = None,
+    run_file: str | None = None,
     **settings: Any,
 ) -> Training:
     """Check everything and build the run. Nothing is spent yet, except by an ``opening``.
@@ -144,6 +151,8 @@ def prepare(
         leaks: what else the caller knows to have left without noise (for example: scaling by the data's own range).
         strict: refuse leaks instead of warning.
         opening: a release about all records that is made now, before the first round, out of the same budget.
+        columns: what each column means and where its bounds come from, in plain values, for the ledger.
+        run_file: the text of the file that describes the run, for the ledger.
         settings: fields of :class:`diff2.Protection` and :class:`diff2.Compute` by name, such as ``unit="client"``.
     """
     check_output(output, algorithm)
@@ -166,7 +175,7 @@ def prepare(
     named_leaks = declare_leaks(budget, metrics_every, holdout, leaks, strict)
     run = RunDirectory(
         directory,
-        header=header(noise_plan, engine, seed, named_leaks),
+        header=header(noise_plan, engine, seed, named_leaks, columns=columns, run_file=run_file),
         settings={
             "loss": loss_name,
             "model": repr(model),
@@ -201,6 +210,8 @@ def assembled(
     metrics: ExactMetrics | None = None,
 ) -> Training:
     """Return the run; with ``output="uniform"``, draw which iterate it will return."""
+    if run.path is not None and run.resumed is not None:
+        check_against(noise_plan, mechanism.ledger, run.path / LEDGER)
     algorithm, last = noise_plan.algorithm, output == "last"
     return Training(
         plan=noise_plan,
@@ -216,27 +227,35 @@ def assembled(
 
 
 def header(
-    noise_plan: Plan, engine: Engine, seed: int | None, leaks: Sequence[str], trust: Mapping[str, Any] | None = None
+    noise_plan: Plan,
+    engine: Engine,
+    seed: int | None,
+    leaks: Sequence[str],
+    trust: Mapping[str, Any] | None = None,
+    *,
+    columns: Mapping[str, Any] | None = None,
+    run_file: str | None = None,
 ) -> dict[str, Any]:
-    """Describe the run for the ledger; ``trust``: who adds the noise, where that is not whoever runs this."""
-    budget, population = noise_plan.budget, noise_plan.population
+    """Describe the run for the ledger.
+
+    Args:
+        trust: who adds the noise, where that is not whoever runs this.
+        columns: what each column means, and where its bounds come from.
+        run_file: the text of the run file.
+    """
+    file = None if run_file is None else {"text": run_file, "sha256": hashlib.sha256(run_file.encode()).hexdigest()}
     return {
         "library": "diff2",
-        "adjacency": population.adjacency,
-        "unit": population.unit,
-        "client_sizes": list(population.sizes),
-        "weighting": population.weighting,
-        "clients_per_round": population.clients_per_round,
-        "client_order": population.client_order,
-        "accounting": noise_plan.accounting,
-        "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
-        "algorithm": noise_plan.algorithm,
+        "version": __version__,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        **described(noise_plan, trust),
         "dimension": len(engine.flat),
         "engine": engine.name,
         "seeded": seed is not None,
         "leaks": list(leaks),
-        **({} if noise_plan.opening_share is None else {"opening_share": noise_plan.opening_share}),
-        **({} if trust is None else {"trust": dict(trust)}),
+        "columns": plain(columns),
+        "run_file": file,
+        "signed_by": None,
     }
 
 
@@ -244,19 +263,10 @@ def same_bytes(engine: Engine, output: str) -> dict[str, Any]:
     """Return what must be the same for a resumed run to give the bytes of one that was never interrupted."""
     return {
         "output": output,
-        "start": _start_digest(engine.flat.module),
+        "start": model_digest(engine.flat.module),
         "dtype": str(engine.flat.dtype),
         "chunk_rows": engine.chunk_rows,
     }
-
-
-def _start_digest(module: nn.Module) -> str:
-    """Return a hash of all that the model starts from: parameters, trained or not, and buffers."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def check_output(output: str, algorithm: Algorithm) -> None:

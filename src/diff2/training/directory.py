@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .._files import plain, write_whole
-from ..errors import CheckpointError, InvalidArgument
+from ..errors import CheckpointError, InvalidArgument, LedgerError
 from ..privacy import Ledger, NoiseSource
 
 FORMAT = 3
@@ -63,14 +63,14 @@ class RunDirectory:
             resume: take up the run in ``path``, or start it if there is none.
         """
         self.path = None if path is None else Path(path)
-        self.settings = {**plain(header), **plain(settings), "seed": seed}
+        self._header = plain(header)
+        self.settings = {**_lasting(self._header), **plain(settings), "seed": seed}
         self.resumed = self._find(resume)
         self._tag, self.opening = b"", None if self.resumed is None else self.resumed.opening
         if self.resumed is not None and not self.resumed.complete:
             self.noise = NoiseSource(self.resumed.key, private=self.resumed.private, trees=self.resumed.trees)
         else:
             self.noise = NoiseSource.from_system() if seed is None else NoiseSource.from_seed(seed)
-        self._header = plain(header)
 
     @property
     def complete(self) -> bool:
@@ -88,7 +88,7 @@ class RunDirectory:
             return Ledger(self._header)
         if self.complete and self.resumed is not None:
             self._tag = self.resumed.records_tag  # the key is gone, and nothing more will be released
-            return Ledger.read(self.path / LEDGER)
+            return self._same_run(Ledger.read(self.path / LEDGER))
         self._tag = records if isinstance(records, bytes) else records_tag(self.noise.key, records)
         if self.resumed is None:
             self.save(None, [])
@@ -100,7 +100,19 @@ class RunDirectory:
             )
         if not (self.path / LEDGER).exists() and self.resumed.state is None:  # killed before there was a ledger
             return Ledger(self._header, self.path / LEDGER)
-        return Ledger.resume(self.path / LEDGER)
+        return self._same_run(Ledger.resume(self.path / LEDGER))
+
+    def _same_run(self, ledger: Ledger) -> Ledger:
+        """Refuse a ledger that is not of this run, or ends before its checkpoint."""
+        path, state = Path(self.path or "") / LEDGER, None if self.resumed is None else self.resumed.state
+        _require_same(path, _lasting(self._header), _lasting(ledger.header))
+        last = max((release.round for release in ledger.releases), default=0)
+        if state is not None and last < state["round"]:
+            raise LedgerError(
+                f"{path} ends in round {last}, its checkpoint is after round {state['round']}: lines are missing. "
+                "Restore the file from a copy"
+            )
+        return ledger
 
     def save(self, state: Mapping[str, Any] | None, history: list[dict[str, Any]], *, complete: bool = False) -> None:
         """Write the checkpoint; the key of the noise is wiped from a complete one."""
@@ -161,6 +173,11 @@ def records_tag(key: bytes, clients: Sequence[Iterable[torch.Tensor]]) -> bytes:
             digest.update(f"{tuple(part.shape)} {part.dtype};".encode())
             digest.update(part.cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.digest()
+
+
+def _lasting(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a header must be the same when a run is resumed: not when, by what and from which text."""
+    return {name: value for name, value in header.items() if name not in ("time", "version", "run_file")}
 
 
 def _require_same(path: Path, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:

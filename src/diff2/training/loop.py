@@ -21,7 +21,7 @@ from ..privacy import Mechanism
 from ..questions import Cohort, Round
 from .directory import RunDirectory
 from .metrics import ExactMetrics
-from .result import TrainResult, history_table
+from .result import TrainResult, history_table, model_digest
 
 CHECKPOINT_SECONDS = 2.0
 
@@ -126,17 +126,19 @@ class Training:
                 while state.round < rounds:
                     state, info = self.step(state)
                     history.append(_row(info))
-                    report(state.round, note=lambda: f"epsilon {epsilon_text(ledger.epsilon())}")
+                    report(state.round, note=lambda: f"epsilon {epsilon_text(ledger.released_epsilon())} so far")
                     if True in [callback(state, info) for callback in callbacks]:
                         break
                     if time.monotonic() - saved > CHECKPOINT_SECONDS:
                         ledger.sync()
                         self.directory.save(state._asdict(), history)
                         saved = time.monotonic()
-            ledger.close()
+        model = self.engine.flat.trained_module(state.output)
+        ledger.close(model_digest(model))
+        if not self.directory.complete:
             self.directory.save(state._asdict(), history, complete=True)
         return TrainResult(
-            model=self.engine.flat.trained_module(state.output),
+            model=model,
             params=state.output.clone(),
             history=history_table(history, ledger),
             ledger=ledger,

@@ -147,7 +147,7 @@ class Progress:
             "round": round,
             "rounds": self._rounds,
             "sites": self._sites,
-            "epsilon": ledger.epsilon(),
+            "epsilon": ledger.released_epsilon(),  # so far; no guarantee
             "seconds_per_round": pace,
             "seconds_left": pace * (self._rounds - round),
             **self._totals,

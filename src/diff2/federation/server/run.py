@@ -72,7 +72,7 @@ def prepare_at_sites(
     trust, name = _trust(agreement, len(sites)), _run_id(Path(directory), sites, resume)
     run = RunDirectory(
         directory,
-        header=header(noise_plan, engine, agreement.run.seed, leaks, trust),
+        header=header(noise_plan, engine, agreement.run.seed, leaks, trust, columns=agreement.encoding.to_json()),
         settings={
             "loss": agreement.encoding.loss,
             "model": asdict(agreement.model),

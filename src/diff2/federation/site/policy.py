@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..._fields import from_table
 from ..._files import read_toml
 from ..._validate import at_least, nearest, one_of, positive
 from ...algorithms import ALGORITHMS
 from ...errors import InvalidArgument
-from ...runfile.fields import from_table
 from ..agreement import Agreement
 from ..faults import Refusal
 
