@@ -1,8 +1,8 @@
 """The directory of a run: where its noise, its ledger and its checkpoint come from, for a new run or a resumed one.
 
 A checkpoint of an unfinished run holds the key of its noise, so the file is readable by its owner alone, and the key is
-wiped when the run is complete. Resuming with other settings, or with other records, is refused: the same noise on
-another mean would give the difference of the two means away.
+wiped when the run is complete. Resuming with other settings, or with other records, is refused: what comes out
+differently would be released, and paid for, a second time, and what comes out the same would say that it did.
 
 The order on disk: the checkpoint with the key comes first, then the ledger, then ledger lines, then values. A run that
 is killed anywhere in between can be resumed, and releases nothing twice.
@@ -24,7 +24,7 @@ from .._files import plain, write_whole
 from ..errors import CheckpointError, InvalidArgument, LedgerError
 from ..privacy import Ledger, NoiseSource
 
-FORMAT = 3
+FORMAT = 4
 CHECKPOINT, LEDGER = "checkpoint.pt", "ledger.jsonl"
 
 
@@ -95,8 +95,8 @@ class RunDirectory:
             return Ledger(self._header, self.path / LEDGER)
         if self._tag != self.resumed.records_tag:
             raise CheckpointError(
-                f"{self.path / CHECKPOINT} belongs to a run on other records of the same shape; resuming would use the "
-                "same noise twice. Restore the records, or start a new run in another directory"
+                f"{self.path / CHECKPOINT} belongs to a run on other records of the same shape; its rounds would be "
+                "released a second time. Restore the records, or start a new run in another directory"
             )
         if not (self.path / LEDGER).exists() and self.resumed.state is None:  # killed before there was a ledger
             return Ledger(self._header, self.path / LEDGER)
