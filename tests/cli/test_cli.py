@@ -420,7 +420,9 @@ def test_account_of_an_unfinished_run(folder):
     document = json.loads(diff2_here("account", file, "--json").stdout)
     assert (document["complete"], document["releases"]) == (False, 5)
     assert 0 < document["released_epsilon"] < document["epsilon"] == pytest.approx(1.0)
-    assert "not complete" in diff2_here("account", file).stdout
+    shown = diff2_here("account", file).stdout
+    assert "not complete" in shown
+    assert "not a guarantee" in shown
 
 
 def test_account_of_a_ledger_beyond_its_budget_is_status_3(folder):

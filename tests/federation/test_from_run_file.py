@@ -17,6 +17,7 @@ from diff2.runfile.reader import read_run_file
 from diff2.runfile.run import train_run_file
 from federated import in_process
 from federation_tables import RUN, TABLES, write_run, write_sites
+from stubs import untimed
 
 pytestmark = pytest.mark.filterwarnings("ignore::diff2.PrivacyLeakWarning", "ignore::diff2.WeakDeltaWarning")
 
@@ -120,8 +121,10 @@ class TestCommands:
         assert done.exit_code == 0, done.output
         assert "NOT PRIVATE" in done.stdout
         assert command("train", run, "--out", tmp_path / "train", "--seed", 3).exit_code == 0
-        for name in ("model.pt", "ledger.jsonl"):
-            assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "train" / name).read_bytes()
+        assert (tmp_path / "out" / "model.pt").read_bytes() == (tmp_path / "train" / "model.pt").read_bytes()
+        (mine, *_), (theirs, *_) = lines = [untimed(tmp_path / out / "ledger.jsonl") for out in ("out", "train")]
+        assert lines[0][1:] == lines[1][1:]
+        assert mine | {"run_file": theirs["run_file"]} == theirs
         again = command("federate", "local", run, "--out", tmp_path / "out", "--seed", 3)
         assert again.exit_code == 1
         assert "not empty" in again.output

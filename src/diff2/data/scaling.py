@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     import pandas
 
 
+PUBLIC, PRIVATE = "public bounds", "public bounds, then a private release of mean and deviation"
+AS_IT_IS, FROM_DATA = "used as it is", "read off the data, a leak"
+
+
 @dataclass(frozen=True)
 class Scaling:
     """One column: clip to [low, high] where there are bounds, then subtract ``offset`` and divide by ``scale``.
@@ -59,6 +63,18 @@ class Scaling:
         if not math.isfinite(deviation):
             return cls()  # values near the largest float; the check for the tensor's type will refuse them
         return cls(offset=float(values.mean()), scale=deviation if deviation > 0 else 1.0)
+
+    @property
+    def bounds(self) -> list[float | None] | None:
+        """To which values are clipped; None: to none."""
+        return None if self.low is None and self.high is None else [self.low, self.high]
+
+    @property
+    def source(self) -> str:
+        """Where the numbers come from: only the data's own mean, deviation or maximum scale without bounds."""
+        if self.bounds is not None:
+            return PUBLIC
+        return AS_IT_IS if (self.offset, self.scale) == (0.0, 1.0) else FROM_DATA
 
     def encode(self, values: np.ndarray) -> np.ndarray:
         """Return what the model is trained on."""
@@ -145,6 +161,30 @@ class Encoding:
         )
 
 
+def described_columns(encoding: Encoding, leaks: Sequence[str] = (), private: Sequence[int] = ()) -> dict[str, Any]:
+    """Say for the ledger what each column is, within which bounds, and where these come from.
+
+    Args:
+        leaks: what was taken from the data, as :func:`choose_encoding` says it.
+        private: numbers of the inputs whose mean and deviation are released with noise.
+
+    >>> described_columns(Encoding({"age": Scaling.of_input((0.0, 100.0))}, "cost", Scaling(scale=9.0), None))["cost"]
+    {'role': 'target', 'bounds': None, 'source': 'read off the data, a leak'}
+    """
+    found = {
+        name: {"role": "input", "bounds": scaling.bounds, "source": PRIVATE if j in private else scaling.source}
+        for j, (name, scaling) in enumerate(encoding.inputs.items())
+    }
+    if encoding.classes is None:
+        scaling = encoding.target_scaling or Scaling()
+        target = {"role": "target", "bounds": scaling.bounds, "source": scaling.source}
+    else:
+        leaked = _classes_leak(encoding.target) in leaks
+        classes = None if leaked else list(encoding.classes)
+        target = {"role": "target", "classes": classes, "source": FROM_DATA if leaked else "public list of classes"}
+    return {**found, encoding.target: target}
+
+
 def choose_encoding(
     settings: TableSettings,
     tables: Sequence[ClientTable],
@@ -180,7 +220,7 @@ def choose_encoding(
     classes = settings.classes
     if not regression and classes is None:
         classes = _found_classes(settings.target, (*tables, *held))
-        leaks.append(f"the list of classes of {settings.target!r} taken from the data")
+        leaks.append(_classes_leak(settings.target))
     for name in leaks:
         leak(f"{name}: values that depend on the records leave without noise.", strict=strict, stacklevel=4)
     inputs = {name: scalings.get(name, Scaling()) for name in names}
@@ -204,6 +244,10 @@ def private_ranges(settings: TableSettings, names: Sequence[str]) -> dict[str, t
         return dict(given)
     limit = float(given or 0.0)
     return dict.fromkeys(wanted, (-limit, limit))
+
+
+def _classes_leak(target: str) -> str:
+    return f"the list of classes of {target!r} taken from the data"
 
 
 def _found_classes(target: str, tables: Sequence[ClientTable]) -> tuple[Any, ...]:

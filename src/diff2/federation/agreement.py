@@ -50,6 +50,8 @@ class Agreement:
     def __post_init__(self) -> None:
         if self.run.metrics_every is not None:
             raise InvalidArgument("metrics_every computes exact values from all records; at sites that is not possible")
+        if self.run.sign_with is not None:
+            raise InvalidArgument("sign_with signs what 'diff2 train' writes; leave it out of a run at sites")
 
     @property
     def protection(self) -> Protection:

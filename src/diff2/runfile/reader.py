@@ -89,6 +89,7 @@ class RunSettings:
     seed: int | None = None
     metrics_every: int | None = None
     engine: str = "auto"
+    sign_with: str | None = None  # a file with an Ed25519 key; looked up beside the run file
 
     def __post_init__(self) -> None:
         Protection("client", self.weighting, self.clients_per_round, self.client_order)
@@ -160,6 +161,7 @@ class RunFile:
     privacy: PrivacySettings
     run: RunSettings
     federation: FederationSettings | None = None
+    text: str = ""  # of the file
 
     @property
     def protection(self) -> Protection:
@@ -259,6 +261,7 @@ def _run_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -> Ru
     federation = content.get("federation")
     return RunFile(
         path=path,
+        text=path.read_text(encoding="utf-8"),
         data=data_settings(content["data"], folders, at_sites=federation is not None) if "data" in content else None,
         federation=None if federation is None else from_table(FederationSettings, "federation", federation),
         algorithm=named("algorithm", required_table(content, "algorithm"), ALGORITHMS, routine=routine),

@@ -28,6 +28,7 @@ from ..planning.header import described
 from ..planning.plan import protected
 from ..planning.verify import check_against
 from ..privacy import BoundedMean, Budget, Mechanism
+from ..privacy.signing import Signer
 from ..questions import SCALING, Cohort, Population, Protection
 from ..routines import Averaging
 from . import OUTPUTS
@@ -134,6 +135,7 @@ def prepare(
     opening: Opening | None = None,
     columns: Mapping[str, Any] | None = None,
     run_file: str | None = None,
+    sign_with: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Training:
     """Check everything and build the run. Nothing is spent yet, except by an ``opening``.
@@ -153,9 +155,11 @@ def prepare(
         opening: a release about all records that is made now, before the first round, out of the same budget.
         columns: what each column means and where its bounds come from, in plain values, for the ledger.
         run_file: the text of the file that describes the run, for the ledger.
+        sign_with: a PEM file with an Ed25519 key, to sign the ledger in ``directory`` with when the run is complete.
         settings: fields of :class:`diff2.Protection` and :class:`diff2.Compute` by name, such as ``unit="client"``.
     """
     check_output(output, algorithm)
+    signer = None if sign_with is None else Signer(sign_with)
     protection, compute = _split(protection, compute, settings)
     loss_name, loss_function = resolve_loss(loss)
     if not isinstance(model, nn.Module):
@@ -175,7 +179,16 @@ def prepare(
     named_leaks = declare_leaks(budget, metrics_every, holdout, leaks, strict)
     run = RunDirectory(
         directory,
-        header=header(noise_plan, engine, seed, named_leaks, columns=columns, run_file=run_file),
+        header=header(
+            noise_plan,
+            engine,
+            seed,
+            named_leaks,
+            columns=columns,
+            run_file=run_file,
+            signed_by=None if signer is None else signer.public,
+        ),
+        signer=signer,
         settings={
             "loss": loss_name,
             "model": repr(model),
@@ -235,6 +248,7 @@ def header(
     *,
     columns: Mapping[str, Any] | None = None,
     run_file: str | None = None,
+    signed_by: str | None = None,
 ) -> dict[str, Any]:
     """Describe the run for the ledger.
 
@@ -242,6 +256,7 @@ def header(
         trust: who adds the noise, where that is not whoever runs this.
         columns: what each column means, and where its bounds come from.
         run_file: the text of the run file.
+        signed_by: the public key of whoever will sign the ledger.
     """
     file = None if run_file is None else {"text": run_file, "sha256": hashlib.sha256(run_file.encode()).hexdigest()}
     return {
@@ -255,7 +270,7 @@ def header(
         "leaks": list(leaks),
         "columns": plain(columns),
         "run_file": file,
-        "signed_by": None,
+        "signed_by": signed_by,
     }
 
 

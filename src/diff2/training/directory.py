@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .._files import plain, write_whole
+from .._files import plain, write_json, write_whole
 from ..errors import CheckpointError, InvalidArgument, LedgerError
 from ..privacy import Ledger, NoiseSource
+from ..privacy.signing import SIGNATURE, Signer
 
 FORMAT = 4
 CHECKPOINT, LEDGER = "checkpoint.pt", "ledger.jsonl"
@@ -53,6 +54,7 @@ class RunDirectory:
         settings: Mapping[str, Any],
         seed: int | None,
         resume: bool = False,
+        signer: Signer | None = None,
     ):
         """Open the run, or resume it; spend nothing.
 
@@ -61,7 +63,11 @@ class RunDirectory:
             settings: whatever else must be the same for a run to be resumed.
             seed: None takes the noise from the operating system.
             resume: take up the run in ``path``, or start it if there is none.
+            signer: signs the ledger when the run is complete.
         """
+        if signer is not None and path is None:
+            raise InvalidArgument("sign_with signs the ledger in a directory; give directory=...")
+        self._signer = signer
         self.path = None if path is None else Path(path)
         self._header = plain(header)
         self.settings = {**_lasting(self._header), **plain(settings), "seed": seed}
@@ -113,6 +119,11 @@ class RunDirectory:
                 "Restore the file from a copy"
             )
         return ledger
+
+    def sign(self, ledger: Ledger) -> None:
+        """Put the signature of a complete ledger beside it, where the run is to be signed."""
+        if self._signer is not None and self.path is not None:
+            write_json(self.path / SIGNATURE, self._signer.sign(ledger.chain))
 
     def save(self, state: Mapping[str, Any] | None, history: list[dict[str, Any]], *, complete: bool = False) -> None:
         """Write the checkpoint; the key of the noise is wiped from a complete one."""

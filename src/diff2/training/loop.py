@@ -135,6 +135,7 @@ class Training:
                         saved = time.monotonic()
         model = self.engine.flat.trained_module(state.output)
         ledger.close(model_digest(model))
+        self.directory.sign(ledger)
         if not self.directory.complete:
             self.directory.save(state._asdict(), history, complete=True)
         return TrainResult(

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..._files import write_json
 from ..._validate import positive
+from ...data.scaling import described_columns
 from ...errors import CheckpointError, InvalidArgument
 from ...privacy import Mechanism
 from ...training.build import assembled, declare_leaks, header, same_bytes
@@ -69,10 +70,11 @@ def prepare_at_sites(
     noise_plan = agreement.plan(sizes)
     engine, _ = agreement.build_engine()
     leaks = declare_leaks(agreement.privacy.budget, None, None, agreement.leaks, strict)
+    columns = described_columns(agreement.encoding, agreement.leaks)
     trust, name = _trust(agreement, len(sites)), _run_id(Path(directory), sites, resume)
     run = RunDirectory(
         directory,
-        header=header(noise_plan, engine, agreement.run.seed, leaks, trust, columns=agreement.encoding.to_json()),
+        header=header(noise_plan, engine, agreement.run.seed, leaks, trust, columns=columns),
         settings={
             "loss": agreement.encoding.loss,
             "model": asdict(agreement.model),
