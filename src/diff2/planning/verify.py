@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ CLAIMS = {  # what the chain alone protects
     "release shows"
 }
 OF_PLAN = ("round", "purpose", "step", "sampling", "rate", "members", "leaves", "parties")
+_of_plan = attrgetter(*OF_PLAN)
 CLOSE, CLOSEST = 1e-9, 1e-12
 SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -94,8 +96,9 @@ def check_releases(path: str, ledger: Ledger, noise: Plan) -> None:
         expected = planned[number - 2]
         if release.round and release.label not in asked:
             asked = _asked(noise, expected.round)
-        for name in OF_PLAN:
-            _require(where, name, getattr(release, name), getattr(expected, name), header)
+        if _of_plan(release) != _of_plan(expected):
+            for name in OF_PLAN:
+                _require(where, name, getattr(release, name), getattr(expected, name), header)
         _check_radius(where, release, expected, asked.get(release.label, []), header)
         _check_noised_as_planned(where, release, expected, header)
     made = len(ledger.releases)
