@@ -188,12 +188,14 @@ class Embedding(Rule):
             same = indices.unsqueeze(1) == indices.unsqueeze(2)
             norm = (torch.bmm(values, values.transpose(1, 2)) * same).sum((1, 2))
             magnitude = torch.linalg.vector_norm(values, dim=2).sum(1).square()
+        lost = indices.shape[1] ** 2 * values.shape[2] * self.tiny  # what may have underflowed
 
         def add_sum(weights: Tensor, out: Vector) -> None:
             rows = (values * weights.view(-1, 1, 1)).flatten(0, 1).to(out.dtype)
             out[self.weight].view(self.module.weight.shape).index_add_(0, indices.flatten(), rows)
 
-        return Term(norm.clamp_(min=0).add(magnitude, alpha=self.slack), add_sum)
+        slack = self.slack + values.shape[2] * self.unit  # a matrix product may add its rows up in one chain
+        return Term(norm.clamp_(min=0).add(magnitude, alpha=slack) + lost, add_sum)
 
 
 class LayerNorm(Rule):

@@ -32,7 +32,7 @@ class _PerRecordEngine(Engine):
 
     def _add(self, out: Vector, prepared: Records, radius: float, now: Tensor, before: Tensor | None) -> None:
         vectors = now if before is None else now - before
-        squared_norm = vectors.square().sum(1)
+        squared_norm = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64).square_().to(vectors.dtype)
         usable = torch.isfinite(squared_norm)
         if not usable.all():  # a record without a finite gradient counts as zero
             vectors = torch.where(usable.unsqueeze(1), vectors, torch.zeros_like(vectors))

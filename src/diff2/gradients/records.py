@@ -9,6 +9,8 @@ import torch
 
 from .._types import Vector
 
+UNDERFLOW = 2.0**-110  # 2^16 times the least normal number of single precision; 2^-10 of the least squared radius
+
 
 class Records(NamedTuple):
     """Inputs, targets and one weight per record, at most 1. A weighted *sum* is computed, never a mean of means."""
@@ -60,5 +62,9 @@ class FeatureCache:
 
 
 def clip_factors(squared_norm: torch.Tensor, radius: float) -> torch.Tensor:
-    """Return min(1, radius / norm) for each record; 1 for a zero vector."""
-    return (squared_norm.rsqrt() * radius).clamp_(max=1.0)
+    """Return min(1, radius / norm) for each record; 1 for a zero vector.
+
+    A squared norm is a sum of numbers that may each have underflowed. What they lose together is below ``UNDERFLOW``,
+    for fewer than 2^16 of them in single precision, and that is a thousandth of the least squared radius.
+    """
+    return (squared_norm + UNDERFLOW).rsqrt().mul_(radius).clamp_(max=1.0)

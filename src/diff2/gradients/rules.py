@@ -86,7 +86,8 @@ class Rule:
         self.module = module
         self.parts = parts
         self.weight, self.bias = parts.get("weight"), parts.get("bias")
-        self.slack = SLACK * torch.finfo(dtype).eps
+        self.unit = torch.finfo(dtype).eps / 2
+        self.slack = 2 * SLACK * self.unit
         self.raise_by = 1 + self.slack
         self.tiny = torch.finfo(dtype).tiny
         self._buffers: dict[tuple[Any, ...], Tensor] = {}
@@ -154,10 +155,14 @@ class Rule:
             return self.explicit((right.transpose(2, 3) @ left).flatten(1), part)
         left_products, right_products = left @ left.transpose(2, 3), right @ right.transpose(2, 3)
         norm = (left_products * right_products).sum((1, 2, 3)).clamp_(min=0)
-        lengths = left_products.diagonal(dim1=2, dim2=3) * right_products.diagonal(dim1=2, dim2=3)
-        magnitude = lengths.clamp(min=0).sqrt().sum(2).square().sum(1)
-        # A matrix product adds long rows up in one chain.
-        slack = self.slack * (1 + math.sqrt(left.shape[3] + right.shape[3]) / 8)
+        inputs, outputs = left.shape[3] * self.tiny, right.shape[3] * self.tiny  # what may underflow in a product
+        left_lengths = left_products.diagonal(dim1=2, dim2=3).clamp(min=0).add(inputs).sqrt()
+        right_lengths = right_products.diagonal(dim1=2, dim2=3).clamp(min=0).add(outputs).sqrt()
+        magnitude = (left_lengths * right_lengths).sum(2).square().sum(1)
+        # A product of rows that underflows may be multiplied by a huge one.
+        lost = (left_lengths.sum(2) * math.sqrt(outputs)).square() + (right_lengths.sum(2) * math.sqrt(inputs)).square()
+        # A matrix product may add its rows up in one chain.
+        slack = self.slack + (left.shape[3] + right.shape[3]) * self.unit
         # The products of a record may be larger than their sum. The fewer records a block holds, the less that matters;
         # a record that fills blocks of its own may be as large as the records of one block together.
         cancelling = bool((magnitude > max(CANCELLATION, min(positions, BLOCK) ** 2) * norm).any())
@@ -173,7 +178,7 @@ class Rule:
                 sums = [product_sum(r, a) for r, a in factors]
             out[part].add_(torch.cat([value.view(-1) for value in sums]))
 
-        return Term(norm.add(magnitude, alpha=slack), add_sum)
+        return Term(norm.add(magnitude, alpha=slack) + lost.sum(1), add_sum)
 
     def _buffer(self, name: str, like: Tensor) -> Tensor:
         """Return memory of this shape, reused from call to call: fresh pages cost more than the sums."""
