@@ -9,6 +9,7 @@ import torch
 
 from .._types import Vector
 
+ALIGNMENT = 64  # bytes, of memory that PyTorch gives out
 UNDERFLOW = 2.0**-110  # 2^16 times the least normal number of single precision; 2^-10 of the least squared radius
 
 
@@ -59,6 +60,17 @@ class FeatureCache:
         """Drop the passes; keep what depends on the records alone."""
         self.params = None
         self.chunks.clear()
+
+
+def zeroed(values: torch.Tensor, usable: torch.Tensor) -> torch.Tensor:
+    """Return the values with those that are not usable set to zero, in memory of the same layout and alignment.
+
+    Matrix products may round differently in another layout, and one record would then show in the sums of all others.
+    """
+    span = 1 + sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
+    offset = values.data_ptr() % ALIGNMENT // values.element_size()
+    copy = values.new_empty(offset + span).as_strided(values.shape, values.stride(), offset)
+    return torch.where(usable, values, torch.zeros_like(values[:1]), out=copy)
 
 
 def clip_factors(squared_norm: torch.Tensor, radius: float) -> torch.Tensor:

@@ -50,9 +50,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._types import Vector
 from ..errors import InvalidArgument
-from .sums import BLOCK, product_sum
+from .sums import BLOCK, Total, position_sum, product_sum
 
 SLACK = 32  # units of rounding; 2e-6 of the norm in single precision
 NARROW = 32  # columns that are added up in one chain
@@ -71,7 +70,7 @@ class Term(NamedTuple):
     """What a layer adds to the clipped sum: squared norms first, then the sum with the weights found from them."""
 
     squared_norm: Tensor  # one per record, never an underestimate
-    add_sum: Callable[[Tensor, Vector], None]  # (weights, out): out += weighted sum over records
+    add_sum: Callable[[Tensor, Total], None]  # (weights, out): add the weighted sum over records to the total
 
 
 class Rule:
@@ -138,8 +137,8 @@ class Rule:
         elif values.dim() > 2:
             values = values.flatten(1)
 
-        def add_sum(weights: Tensor, out: Vector) -> None:
-            out[part].add_(product_sum(weights.unsqueeze(1), values).view(-1))
+        def add_sum(weights: Tensor, out: Total) -> None:
+            out.add(part, product_sum(weights.unsqueeze(1), values))
 
         return Term(self._square(values) * self.raise_by, add_sum)
 
@@ -165,18 +164,17 @@ class Rule:
         slack = self.slack + (left.shape[3] + right.shape[3]) * self.unit
         # The products of a record may be larger than their sum. The fewer records a block holds, the less that matters;
         # a record that fills blocks of its own may be as large as the records of one block together.
-        cancelling = bool((magnitude > max(CANCELLATION, min(positions, BLOCK) ** 2) * norm).any())
+        cancelling = magnitude > max(CANCELLATION, min(positions, BLOCK) ** 2) * norm
 
-        def add_sum(weights: Tensor, out: Vector) -> None:
-            weighted = right * weights.view(-1, 1, 1, 1)
-            factors = [
-                (r.flatten(0, 1), a.flatten(0, 1)) for r, a in zip(weighted.unbind(1), left.unbind(1), strict=True)
-            ]
-            if cancelling:
-                sums = [r.double().t() @ a.double() for r, a in factors]
-            else:
-                sums = [product_sum(r, a) for r, a in factors]
-            out[part].add_(torch.cat([value.view(-1) for value in sums]))
+        def add_sum(weights: Tensor, out: Total) -> None:
+            for row in cancelling.nonzero().flatten().tolist():  # each by itself: no other record shows in it
+                products = right[row].double().transpose(1, 2) @ left[row].double()
+                out.add(part, products.unsqueeze(0) * weights[row].double())
+            weighted = right * weights.masked_fill(cancelling, 0.0).view(-1, 1, 1, 1)
+            start, size = part.start, left.shape[3] * right.shape[3]
+            for r, a in zip(weighted.unbind(1), left.unbind(1), strict=True):
+                out.add(slice(start, start + size), position_sum(r, a))
+                start += size
 
         return Term(norm.add(magnitude, alpha=slack) + lost.sum(1), add_sum)
 
@@ -231,7 +229,7 @@ def joined(*terms: Term | None) -> Term:
     if not others:
         return first
 
-    def add_sum(weights: Tensor, out: Vector) -> None:
+    def add_sum(weights: Tensor, out: Total) -> None:
         for term in (first, *others):
             term.add_sum(weights, out)
 
