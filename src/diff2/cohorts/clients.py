@@ -70,7 +70,9 @@ def as_groups(groups: Any, clients: Sequence[Client]) -> list[Tensor]:
             )
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise InvalidArgument(f"groups[{p}] holds records without a group; give each record one")
-        numbers.append(torch.from_numpy(np.unique(values, return_inverse=True)[1].astype(np.int64)))
+        # In the order of their first records: what a group is called does not move the others.
+        _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+        numbers.append(torch.from_numpy(np.argsort(np.argsort(first))[inverse].astype(np.int64)))
     return numbers
 
 
