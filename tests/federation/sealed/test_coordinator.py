@@ -27,8 +27,8 @@ def keys():
     return SiteKeys.generate()
 
 
-def write_sealed_sites(directory, keys):
-    write_sites(directory, more='[site]\nkeys = "../sites.keys"\n')
+def write_sealed_sites(directory, keys, *agreements):
+    write_sites(directory, *agreements, more='[site]\nkeys = "../sites.keys"\n')
     keys.save(directory / "sites.keys")
     return directory
 
@@ -38,7 +38,7 @@ def coordinator_sites(directory):
 
 
 def spec_of(directory, name="diff2", aggregation="tenseal", timeout=30.0):
-    return JobSpec(own_noise(name, 2, aggregation), NAMES, directory / "server", timeout=timeout)
+    return JobSpec(own_noise(name, 2, aggregation), directory / "server", timeout=timeout)
 
 
 def same_as_in_the_open(directory, tmp_path, name="diff2"):
@@ -53,8 +53,8 @@ def same_as_in_the_open(directory, tmp_path, name="diff2"):
 
 @pytest.mark.parametrize("name", ["diff2", pytest.param("bvr", marks=pytest.mark.slow)])
 def test_the_coordinator_trains_and_the_server_has_neither_model_nor_ledger(name, keys, tmp_path):
-    directory = write_sealed_sites(tmp_path / "sites", keys)
     spec = spec_of(tmp_path, name)
+    directory = write_sealed_sites(tmp_path / "sites", keys, spec.agreement)
     relay_job(spec, in_process(coordinator_sites(directory)))
     same_as_in_the_open(directory, tmp_path, name)
     assert read_json(spec.directory / OUTCOME)["state"] == "done"
@@ -64,7 +64,8 @@ def test_the_coordinator_trains_and_the_server_has_neither_model_nor_ledger(name
 
 
 def test_a_stopped_run_is_resumed_with_the_same_bytes(keys, tmp_path):
-    directory, spec = write_sealed_sites(tmp_path / "sites", keys), spec_of(tmp_path)
+    spec = spec_of(tmp_path)
+    directory = write_sealed_sites(tmp_path / "sites", keys, spec.agreement)
     sites, sums = coordinator_sites(directory), []
 
     def broken(payload):
@@ -84,7 +85,8 @@ def test_a_stopped_run_is_resumed_with_the_same_bytes(keys, tmp_path):
 
 
 def test_a_ciphertext_that_is_none_stops_the_run(keys, tmp_path):
-    directory, spec = write_sealed_sites(tmp_path / "sites", keys), spec_of(tmp_path)
+    spec = spec_of(tmp_path)
+    directory = write_sealed_sites(tmp_path / "sites", keys, spec.agreement)
     sites = coordinator_sites(directory)
 
     def garbled(payload):
@@ -101,7 +103,8 @@ def test_a_ciphertext_that_is_none_stops_the_run(keys, tmp_path):
 
 
 def test_a_coordinator_without_keys(tmp_path):
-    directory, spec = write_sites(tmp_path / "sites"), spec_of(tmp_path)
+    spec = spec_of(tmp_path)
+    directory = write_sites(tmp_path / "sites", spec.agreement)
     with pytest.raises(SiteRefused, match=r"site\.toml"):
         relay_job(spec, in_process(coordinator_sites(directory)))
     assert read_json(spec.directory / OUTCOME)["error"] == "SiteRefused"
@@ -133,7 +136,8 @@ def test_a_site_that_does_not_coordinate_says_so(keys, tmp_path):
 @pytest.mark.filterwarnings("ignore:ssl_context:DeprecationWarning")
 def test_the_simulator_gives_the_same_bytes(aggregation, keys, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    directory, spec = write_sealed_sites(tmp_path / "sites", keys), spec_of(tmp_path, aggregation=aggregation)
+    spec = spec_of(tmp_path, aggregation=aggregation)
+    directory = write_sealed_sites(tmp_path / "sites", keys, spec.agreement)
     run_locally(spec, directory, simulate=True, restarts=1, start_timeout=300.0)
     if aggregation == "tenseal":
         same_as_in_the_open(directory, tmp_path)

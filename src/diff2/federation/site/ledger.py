@@ -118,9 +118,11 @@ class SiteLedger:
         self._write({"kind": "answer", **plain(line)})
         self._answers.setdefault(line.run, {})[line.label] = line
 
-    def refuse(self, run: str, reason: str) -> None:
-        """Record a refusal."""
-        self._write({"kind": "refusal", "run": run, "reason": reason})
+    def refuse(self, run: str, reason: str, agreement: dict[str, Any] | None = None) -> None:
+        """Record a refusal, with the whole agreement where nobody at the site approved it."""
+        self._write(
+            {"kind": "refusal", "run": run, "reason": reason, **({"agreement": agreement} if agreement else {})}
+        )
         self.refusals.append(reason)
 
     def end(self, run: str) -> None:

@@ -1,9 +1,10 @@
 """A site: it holds its own records, answers questions about them with clipped sums, and trusts nobody.
 
-The site clips, not the server. It answers a question only if the question belongs to an agreement that its policy
-allows, is well-formed, has a radius within the agreed rule, and was not answered before with other content. Refusals
-are reported to both sides and recorded. Formal guarantee: ``answer`` returns nothing but a description that the policy
-allows, sums that ``ClientSums`` has clipped, or a refusal, whatever bytes it is given.
+The site clips, not the server. It answers a question only if the question belongs to an agreement that somebody at the
+site approved and its policy allows, is well-formed, has a radius within the agreed rule, and was not answered before
+with other content. Refusals are reported to both sides and recorded. Formal guarantee: ``answer`` returns nothing but
+a description that the policy allows, sums that ``ClientSums`` has clipped, or a refusal, whatever bytes it is given;
+and for tables of equal size that hold the agreed columns, all but the sums is the same, whatever the records are.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import secrets
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..._files import write_whole
@@ -40,6 +41,8 @@ from ..wire.request import (
     Request,
     whole_number,
 )
+from .approval import approve, approved
+from .columns import Column, check_columns
 from .ledger import Answer, RunLine, SiteLedger
 from .open_run import OpenRun
 from .policy import Policy, SiteFile
@@ -47,6 +50,17 @@ from .records import SiteRecords, load_records
 
 LOG = logging.getLogger("diff2.site")
 RUN_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class NotApproved(Refusal):
+    """Nobody at the site approved the agreement, and its policy does not either."""
+
+    def __init__(self, agreement: Agreement):
+        self.agreement = agreement
+        super().__init__(
+            f"nobody at this site approved the agreement {agreement.digest[:16]}; whoever answers for the records "
+            "there reads and approves its run file: diff2 federate approve RUN.toml --site SITE.toml"
+        )
 
 
 class Site:
@@ -61,14 +75,17 @@ class Site:
         policy: Policy,
         directory: Path,
         keys: SiteKeys | None = None,
+        columns: Mapping[str, Column] | None = None,
     ):
         """Take part as ``name``.
 
         Args:
             load: returns the records, encoded for an agreement.
-            directory: keeps the ledger and the keys of unfinished runs.
+            directory: keeps the ledger, what was approved, and the keys of unfinished runs.
             keys: the secret that all sites share, for sealed runs.
+            columns: what columns mean at this site, by their agreed names.
         """
+        self._columns = dict(columns or {})
         self.keys = keys
         self.name = name
         self.policy = policy
@@ -79,6 +96,17 @@ class Site:
         self._loaded: tuple[str, SiteRecords] | None = None
         self._last: tuple[str, bytes] = ("", b"")  # digest of the last request, and its answer
 
+    def approve(self, agreement: Agreement) -> None:
+        """Take part in runs of exactly this agreement, as far as the policy allows."""
+        approve(self._directory, agreement)
+
+    def require_approved(self, agreement: Agreement) -> None:
+        """Refuse an agreement that nobody here approved, or that exceeds a limit. No record is read."""
+        if not (approved(self._directory, agreement) or self.policy.approves(agreement, self._columns)):
+            raise NotApproved(agreement)
+        check_columns(self._columns, agreement.encoding)
+        self.policy.check(agreement)
+
     def answer(self, payload: bytes) -> bytes:
         """Return the answer to a request, or a refusal, whatever the bytes are."""
         with self._lock, self.ledger.exclusive():
@@ -88,19 +116,26 @@ class Site:
                 run = str(message.fields.get("run", ""))[:32]
                 return self._answered(message, payload)
             except (Refusal, BadMessage) as error:
-                return self._refused(run, str(error))
+                return self._refused(run, str(error), getattr(error, "agreement", None))
             except Exception:
                 self._log(traceback.format_exc())
                 return self._refused(run, "an error at the site; see its site.log")
+
+    def refused(self, error: Exception) -> bytes:
+        """Return the refusal of a request that this site cannot coordinate, and record it."""
+        with self._lock, self.ledger.exclusive():
+            return self._refused("", f"as coordinator: {error}", getattr(error, "agreement", None))
 
     def _log(self, text: str) -> None:
         """Log what may quote records to a file of the site's own: FLARE can send its logs to the server."""
         with open(self._directory / "site.log", "a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
 
-    def _refused(self, run: str, reason: str) -> bytes:
+    def _refused(self, run: str, reason: str, agreement: Agreement | None = None) -> bytes:
         LOG.warning("site %s refused: %s", self.name, reason)
-        self.ledger.refuse(run if RUN_ID.fullmatch(run) else "", reason)
+        self.ledger.refuse(
+            run if RUN_ID.fullmatch(run) else "", reason, None if agreement is None else agreement.to_json()
+        )
         return refusal(f"site {self.name!r}: {reason}")
 
     def _answered(self, message: Message, payload: bytes) -> bytes:
@@ -147,13 +182,21 @@ class Site:
         return self._once(run, run.read(message, sealed=sealed), payload)
 
     def _describe(self, message: Message) -> Message:
-        agreement = _agreement(message)
-        self.policy.check(agreement)
+        agreement = self._agreement(message)
         records = self._records(agreement)
         return Message(DESCRIPTION, {"site": self.name, "size": records.client.size, "version": __version__})
 
+    def _agreement(self, message: Message) -> Agreement:
+        """Return the agreement in a message, if this site takes part in it."""
+        try:
+            agreement = read_agreement(message.fields.get("agreement"))
+        except InvalidArgument as error:
+            raise Refusal(f"the agreement cannot be accepted: {error}") from None
+        self.require_approved(agreement)
+        return agreement
+
     def _open(self, message: Message) -> Message:
-        agreement = _agreement(message)
+        agreement = self._agreement(message)
         run, sites, plan = self._stated(message, agreement)
         index, records = sites.index(self.name), self._records(agreement)
         if plan.client_sizes[index] != records.client.size:
@@ -186,7 +229,7 @@ class Site:
             self.ledger.agree(line)
         LOG.info("site %s takes part in run %s with %d records", self.name, run, records.client.size)
         shared = {"keys": self.keys.fingerprint} if self.keys is not None and agreement.trust.sealed else {}
-        return Message(OPENED, {"run": run, "site": self.name, "records": tag, **shared})
+        return Message(OPENED, {"run": run, "site": self.name, "key": source.bytes(16, "fingerprint").hex(), **shared})
 
     def _stated(self, message: Message, agreement: Agreement) -> tuple[str, tuple[str, ...], Plan]:
         """Return the run, its sites and its plan as the server states them."""
@@ -197,12 +240,17 @@ class Site:
             raise BadMessage("expected sites and sizes to be lists of the same length")
         if sites.count(self.name) != 1:
             raise Refusal("this site is not among the sites of the run")
+        if sites != [site for site in agreement.sites if site in sites] or len(sites) < agreement.required_sites:
+            raise Refusal("the sites of the run are not those of the agreement, in its order")
         counts = [whole_number({"size": size}, "size") for size in sizes]
         try:
             check_trust(agreement, len(sites))
-            return run, tuple(map(str, sites)), agreement.plan(counts)
+            plan = agreement.plan(counts)
         except Diff2Error as error:
             raise Refusal(f"the agreement cannot be accepted: {error}") from None
+        by_name = approved(self._directory, agreement)
+        self.policy.check_sites(agreement, plan, self.name, sites, by_name=by_name)
+        return run, tuple(sites), plan
 
     def _close(self, run: str) -> Message:
         self.ledger.end(run)
@@ -237,14 +285,15 @@ class Site:
 
     def _records(self, agreement: Agreement) -> SiteRecords:
         """Return the records this site trains on, read once."""
-        key = repr((agreement.encoding, agreement.dtype, agreement.group_column))
-        if self._loaded is None or self._loaded[0] != key:
+        if self._loaded is None or self._loaded[0] != agreement.digest:
             try:
                 records = self._load(agreement)
             except Diff2Error as error:
                 self._log(f"the records cannot be read: {error}")
-                raise Refusal("the site's records cannot be used as agreed; see its site.log") from None
-            self._loaded = (key, records)
+                raise Refusal("the site's records cannot be read as agreed; see its site.log") from None
+            for note in records.notes:
+                self._log(note)
+            self._loaded = (agreement.digest, records)
         records = self._loaded[1]
         if records.client.size < max(self.policy.smallest_size, self.policy.reported_size or 1):
             raise Refusal("the site has fewer records than its policy requires")
@@ -270,11 +319,5 @@ class Site:
 def site_from_file(name: str, file: SiteFile) -> Site:
     """Return the site that a site.toml describes."""
     keys = None if file.keys is None else SiteKeys.load(file.keys)
-    return Site(name, lambda agreement: load_records(file, agreement), file.policy, file.directory, keys)
-
-
-def _agreement(message: Message) -> Agreement:
-    try:
-        return read_agreement(message.fields.get("agreement"))
-    except InvalidArgument as error:
-        raise Refusal(f"the agreement cannot be accepted: {error}") from None
+    columns = file.data.columns
+    return Site(name, lambda agreement: load_records(file, agreement), file.policy, file.directory, keys, columns)
