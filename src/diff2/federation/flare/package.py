@@ -25,7 +25,7 @@ SITE_FILE = """\
 [data]
 file = "records.csv"             # CSV, CSV.gz, Parquet, .npz; or entry_point = "module:function"
 
-[data.columns]                   # by agreed name: the name here, and what it means. A run that says otherwise is refused
+[data.columns]                   # by agreed name: the name here, and what it means; other runs are refused
 {columns}
 [policy]                         # limits, also for runs that you approve
 epsilon = {epsilon!r}                    # on the sum over all runs this site ever takes part in
