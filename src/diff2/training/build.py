@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -151,6 +152,7 @@ def prepare(
     loss_name, loss_function = resolve_loss(loss)
     if not isinstance(model, nn.Module):
         raise InvalidArgument(f"expected model to be a torch.nn.Module, got {type(model).__name__}")
+    untouched = copy.deepcopy(model)
     dtype, device = _placement(model, compute)
     people = as_clients(clients, loss_function, dtype=dtype, device=device)
     numbers = None if groups is None else as_groups(groups, people)
@@ -188,11 +190,12 @@ def prepare(
     metrics = None
     if metrics_every is not None:
         metrics = ExactMetrics(engine, loss_function, cohort, protection.weighting, metrics_every, held)
-    return assembled(noise_plan, engine, run, cohort, mechanism, output, metrics)
+    return assembled(noise_plan, untouched, engine, run, cohort, mechanism, output, metrics)
 
 
 def assembled(
     noise_plan: Plan,
+    untouched: nn.Module,
     engine: Engine,
     run: RunDirectory,
     cohort: Cohort,
@@ -204,6 +207,7 @@ def assembled(
     algorithm, last = noise_plan.algorithm, output == "last"
     return Training(
         plan=noise_plan,
+        untouched=untouched,
         cohort=cohort,
         mechanism=mechanism,
         engine=engine,

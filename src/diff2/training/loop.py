@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from .._numbers import epsilon_text
 from .._progress import progress_bar
 from .._types import Vector
 from .._vectors import distance, norm
-from ..gradients import Engine
+from ..gradients import Engine, FlatModule
 from ..planning import Plan
 from ..privacy import Mechanism
 from ..questions import Cohort, Round
@@ -62,6 +64,7 @@ class Training:
     """A run that is ready to start. Build it with :func:`diff2.prepare`."""
 
     plan: Plan
+    untouched: nn.Module  # the caller's model; it sees no record, and becomes the model that is returned
     cohort: Cohort
     mechanism: Mechanism
     engine: Engine
@@ -135,8 +138,9 @@ class Training:
                         saved = time.monotonic()
             ledger.close()
             self.directory.save(state._asdict(), history, complete=True)
+        flat = FlatModule(self.untouched, dtype=self.engine.flat.dtype, device=self.engine.flat.device)
         return TrainResult(
-            model=self.engine.flat.trained_module(state.output),
+            model=flat.trained_module(state.output),
             params=state.output.clone(),
             history=history_table(history, ledger),
             ledger=ledger,
