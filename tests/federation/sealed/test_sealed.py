@@ -321,7 +321,7 @@ class TestAServerThatCheats:
         assert "must be sealed" in answer.fields["reason"]
         sealed_question = SiteKeys.generate().seal(QUESTION)
         assert read(site.answer(sealed_question)).kind == "refusal"
-        assert "other keys" in site.ledger.refusals[-1]
+        assert "other keys" in site.ledger.refusals[-1].reason
 
     def test_a_changed_question_is_refused(self, keys, tmp_path):
         site = opened(tmp_path, SECRET, keys=keys)
@@ -350,12 +350,12 @@ class TestASite:
         answer = read(site.answer(keys.seal(write(request(gradient(START + 1), Z).message()))))
         assert answer.kind == "refusal"
         assert "answered already" not in answer.fields["reason"]
-        assert "answered already" in site.ledger.refusals[-1]
+        assert "answered already" in site.ledger.refusals[-1].reason
 
     def test_nothing_is_sealed_where_that_was_not_agreed(self, keys, tmp_path):
         site = opened(tmp_path, own_noise("diff2"), keys=keys)
         assert read(site.answer(keys.seal(QUESTION))).kind == "refusal"
-        assert "must not be sealed" in site.ledger.refusals[-1]
+        assert "must not be sealed" in site.ledger.refusals[-1].reason
 
     def test_its_policy_may_demand_it(self, keys, tmp_path):
         policy = replace(ANYTHING, require_secure_aggregation=True)
