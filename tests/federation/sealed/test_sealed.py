@@ -218,6 +218,13 @@ class TestWhatTheServerSees:
                 assert {array.dtype for array in read(answer).arrays.values()} == {np.dtype(np.uint8)}
         assert keys._secret not in sent
 
+    def test_its_counter_holds_all_that_the_sites_send(self, keys, tmp_path):
+        counted = []
+        _, below = sealed_run(secret("diff2"), tmp_path, keys, watch=counted.append)
+        answers = [read(answer) for _, _, answer in below.messages]
+        sent = [sum(array.nbytes for array in one.arrays.values()) for one in answers if one.kind == sealed.CIPHERTEXTS]
+        assert sum(exchange.received for exchange in counted) == sum(sent) > 7 * 3 * 80_000
+
     def test_it_has_no_key(self, keys):
         context = sealed._bare_context()
         assert not context.is_private()

@@ -20,7 +20,8 @@ from .. import faults
 from ..faults import BadMessage, FederationError, Refusal
 from ..sealed.keys import NO_KEYS, SiteKeys
 from ..server import OUTCOME, PROGRESS
-from ..server.job import JobSpec, read_job_spec, run_job, stopped_outcome
+from ..server.job import JobSpec, read_job_spec, run_job
+from ..server.outcome import stopped_outcome
 from ..server.relay import BROADCAST, COORDINATE, COORDINATOR_TIMEOUT, ENDED, NEXT, REPLIES, TOTAL
 from ..wire.messages import Message, packed, read, refusal, write
 from ..wire.transport import NOBODY, Caller, Replies
