@@ -18,7 +18,7 @@ from diff2.cohorts.per_client import ClientSums
 from diff2.data.scaling import Encoding, Scaling
 from diff2.federation.agreement import Agreement
 from diff2.federation.server.run import close_run, prepare_at_sites
-from diff2.federation.site.approval import approve
+from diff2.federation.site.approval import approve, approved
 from diff2.federation.site.policy import Policy
 from diff2.federation.site.records import SiteRecords
 from diff2.federation.site.site import Site
@@ -198,7 +198,8 @@ def engine_of(model, grouped=False):
 
 
 def open_run(site, agreement, run=RUN, sites=NAMES, sizes=SIZES, engine=None):
-    site.approve(agreement)
+    if not approved(site._directory, agreement):
+        site.approve(agreement)
     engine = engine or engine_of(agreement.model, agreement.grouped).name
     fields = {"agreement": agreement.to_json(), "run": run, "sites": list(sites), "sizes": list(sizes)}
     return tell(site, OPEN, **fields, engine=engine)

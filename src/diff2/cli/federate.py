@@ -157,9 +157,12 @@ def ledger(
         rows: list[dict[str, Any]] = [
             {
                 "run": run.run,
+                **found.opened[run.run]._asdict(),
+                "agreement": run.terms,
                 "algorithm": run.algorithm,
                 "epsilon": run.epsilon,
                 "delta": run.delta,
+                "charged": bool(found.answers(run.run)),
                 "epsilon_against_server": found.epsilon_against_server(run.run),
                 "answers": len(found.answers(run.run)),
                 "complete": run.run in found.ended,
@@ -171,7 +174,8 @@ def ledger(
             emit_json({**total, "runs": rows, "refusals": found.refusals})
             return
         table = [
-            [row["run"][:12], row["algorithm"], epsilon_text(row["epsilon"]), f"{row['delta']:g}",
+            [row["run"][:12], row["time"][:16].replace("T", " "), row["submitter"] or row["caller"], row["algorithm"],
+             epsilon_text(row["epsilon"] if row["charged"] else 0.0), f"{row['delta'] if row['charged'] else 0:g}",
              epsilon_text(row["epsilon_against_server"]), str(row["answers"]),
              "complete" if row["complete"] else "open"]
             for row in rows
@@ -179,14 +183,14 @@ def ledger(
         show_rows(
             f"site {found.site}",
             table,
-            ["run", "algorithm", "epsilon", "delta", "server", "answers", "state"],
-            width=100,
+            ["run", "opened (UTC)", "by", "algorithm", "epsilon", "delta", "server", "answers", "state"],
+            width=120,
         )
         show_facts(
             "in total",
             {
                 "epsilon": f"{epsilon_text(found.epsilon)} of {epsilon_text(site.policy.epsilon)}",
-                "refusals": "; ".join(found.refusals[-5:]) or "none",
+                "refusals": "; ".join(line.reason for line in found.refusals[-5:]) or "none",
             },
         )
 

@@ -15,6 +15,8 @@ import psutil
 import pytest
 import torch
 from bad_site import VARIABLE
+from nvflare.apis.fl_constant import FLContextKey, ReservedKey
+from nvflare.apis.fl_context import FLContext
 from nvflare.collab.api.context import set_call_context
 
 from catalogue import CATALOGUE, PRIVATE, SAMPLED, diff2_with, run
@@ -111,6 +113,8 @@ def test_real_processes_give_the_same_bytes(name, tmp_path):
     same_in_one_process(spec, name)
     no_answer_was_given_twice(sites)
     assert heard == {"127.0.0.1"}  # nobody else can reach them
+    for line in lines(sites / "south" / "diff2-site" / "ledger.jsonl")[1:]:
+        assert (line["caller"], line["submitter"], len(line["job"])) == ("server", "admin@diff2.local", 36)
 
 
 def test_a_job_holds_no_code_and_only_classes_that_sites_allow(tmp_path):
@@ -126,11 +130,18 @@ def test_a_site_answers_the_server_and_nobody_else(tmp_path, monkeypatch):
     monkeypatch.setenv("DIFF2_SITE", str(write_sites(tmp_path / "sites", agreement_of("diff2"))))
     site, question = FlareSite(), write(Message("describe", {"agreement": agreement_of("diff2").to_json()}))
     kinds = {}
+    context = FLContext()
+    context.put(ReservedKey.RUN_NUM, "job 7", private=True, sticky=False)
+    context.put(FLContextKey.JOB_META, {"submitter_name": "ada"}, private=True, sticky=False)
     for caller in ("server", "south"):
-        set_call_context(SimpleNamespace(caller=caller, app=SimpleNamespace(name="north")))
+        app = SimpleNamespace(name="north", get_prop=lambda name: context)
+        set_call_context(SimpleNamespace(caller=caller, app=app))
         kinds[caller] = read(site.ask(question)).kind
+        site.ask(b"")
     set_call_context(None)
     assert kinds == {"server": "description", "south": "refusal"}
+    last = lines(tmp_path / "sites" / "north" / "diff2-site" / "ledger.jsonl")[-1]
+    assert (last["kind"], last["caller"], last["job"], last["submitter"]) == ("refusal", "server", "job 7", "ada")
 
 
 class Killer(threading.Thread):

@@ -97,7 +97,7 @@ def prepare_at_sites(
         options["honest"] = trust["min_honest_sites"]
         asking = OwnNoiseCohort(*place, **options) if keys is None else SealedCohort(*place, keys=keys, **options)
         cohort, mechanism = asking, SitesMechanism(asking, ledger, run.noise)
-    return assembled(noise_plan, engine, run, cohort, mechanism, agreement.run.output)
+    return assembled(noise_plan, agreement.build_model(), engine, run, cohort, mechanism, agreement.run.output)
 
 
 def _asked(transport: Transport, message: Message, sites: Sequence[str], timeout: float) -> Mapping[str, Message]:

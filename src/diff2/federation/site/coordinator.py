@@ -20,10 +20,11 @@ from .. import faults
 from ..faults import BadMessage, FederationError, Refusal
 from ..sealed.keys import NO_KEYS, SiteKeys
 from ..server import OUTCOME, PROGRESS
-from ..server.job import JobSpec, read_job_spec, run_job, stopped_outcome
+from ..server.job import JobSpec, read_job_spec, run_job
+from ..server.outcome import stopped_outcome
 from ..server.relay import BROADCAST, COORDINATE, COORDINATOR_TIMEOUT, ENDED, NEXT, REPLIES, TOTAL
 from ..wire.messages import Message, packed, read, write
-from ..wire.transport import Replies
+from ..wire.transport import NOBODY, Caller, Replies
 from .policy import SiteFile
 from .site import site_from_file
 
@@ -36,18 +37,18 @@ class CoordinatorSite:
         self._directory = file.directory
         self._run: _CoordinatedRun | None = None
 
-    def answer(self, payload: bytes) -> bytes:
+    def answer(self, payload: bytes, caller: Caller = NOBODY) -> bytes:
         """Answer the server."""
         try:
             message = read(payload)
         except BadMessage:
-            return self._site.answer(payload)
+            return self._site.answer(payload, caller)
         if message.kind not in (COORDINATE, REPLIES):
-            return self._site.answer(payload)
+            return self._site.answer(payload, caller)
         try:
             return write(self._next(message))
         except Diff2Error as error:
-            return self._site.refused(error)
+            return self._site.refused(error, caller)
 
     def _next(self, message: Message) -> Message:
         if message.kind == COORDINATE:

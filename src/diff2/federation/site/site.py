@@ -9,6 +9,7 @@ and for tables of equal size that hold the agreed columns, all but the sums is t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import secrets
@@ -26,7 +27,7 @@ from ...privacy import NoiseSource
 from ...privacy.noise import KEY_BYTES
 from ...training.directory import records_tag
 from ..agreement import Agreement, read_agreement
-from ..faults import BadMessage, Refusal
+from ..faults import BadMessage, CannotWrite, Refusal
 from ..own_noise.noise import check_trust
 from ..sealed.keys import MODEL, NO_KEYS, SEALED, SiteKeys, sealed_answer, store_model
 from ..wire.messages import Message, digest, read, refusal, write
@@ -41,6 +42,7 @@ from ..wire.request import (
     Request,
     whole_number,
 )
+from ..wire.transport import NOBODY, Caller
 from .approval import approve, approved
 from .columns import Column, check_columns
 from .ledger import Answer, RunLine, SiteLedger
@@ -107,28 +109,44 @@ class Site:
         check_columns(self._columns, agreement.encoding)
         self.policy.check(agreement)
 
-    def answer(self, payload: bytes) -> bytes:
-        """Return the answer to a request, or a refusal, whatever the bytes are."""
-        with self._lock, self.ledger.exclusive():
-            run = ""
-            try:
-                message = read(payload)
-                run = str(message.fields.get("run", ""))[:32]
-                return self._answered(message, payload)
-            except (Refusal, BadMessage) as error:
-                return self._refused(run, str(error), getattr(error, "agreement", None))
-            except Exception:
-                self._log(traceback.format_exc())
-                return self._refused(run, "an error at the site; see its site.log")
+    def answer(self, payload: bytes, caller: Caller = NOBODY) -> bytes:
+        """Return the answer to a request, or a refusal, whatever the bytes are and whatever happens here."""
+        return self._recorded(caller, lambda: self._answer(payload))
 
-    def refused(self, error: Exception) -> bytes:
-        """Return the refusal of a request that this site cannot coordinate, and record it."""
-        with self._lock, self.ledger.exclusive():
-            return self._refused("", f"as coordinator: {error}", getattr(error, "agreement", None))
+    def refused(self, error: Exception, caller: Caller = NOBODY) -> bytes:
+        """Record that this site does not coordinate a run, and return the refusal."""
+        agreement = getattr(error, "agreement", None)
+        return self._recorded(caller, lambda: self._refused("", f"as coordinator: {error}", agreement))
+
+    def _recorded(self, caller: Caller, answer: Callable[[], bytes]) -> bytes:
+        try:
+            with self._lock, self.ledger.exclusive(caller):
+                return answer()
+        except CannotWrite as error:
+            reason = f"an error at the site: {error}"
+        except Exception:
+            self._log(traceback.format_exc())
+            reason = "an error at the site: its ledger cannot be read or is in use; see its site.log"
+        LOG.warning("site %s: %s", self.name, reason)
+        return refusal(f"site {self.name!r}: {reason}")
+
+    def _answer(self, payload: bytes) -> bytes:
+        run = ""
+        try:
+            message = read(payload)
+            run = str(message.fields.get("run", ""))[:32]
+            return self._answered(message, payload)
+        except (Refusal, BadMessage) as error:
+            return self._refused(run, str(error), getattr(error, "agreement", None))
+        except CannotWrite:
+            raise
+        except Exception:
+            self._log(traceback.format_exc())
+            return self._refused(run, "an error at the site; see its site.log")
 
     def _log(self, text: str) -> None:
         """Log what may quote records to a file of the site's own: FLARE can send its logs to the server."""
-        with open(self._directory / "site.log", "a", encoding="utf-8") as file:
+        with contextlib.suppress(OSError), open(self._directory / "site.log", "a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
 
     def _refused(self, run: str, reason: str, agreement: Agreement | None = None) -> bytes:
@@ -206,8 +224,7 @@ class Site:
         known = self.ledger.runs.get(run)
         if run in self.ledger.ended:
             raise Refusal("the run is complete; it cannot be opened again")
-        if known is None:
-            self.policy.check_total(agreement, self.ledger.epsilon, self.ledger.delta)
+        self._require_affordable(run, agreement)
         source = self._source(run, agreement.run.seed, known is None)
         opened = OpenRun(agreement, plan, index, records, source)
         if opened.engine != message.fields.get("engine"):
@@ -219,10 +236,10 @@ class Site:
         tag = records_tag(source.key, [records.parts]).hex()
         line = RunLine(
             run, agreement.digest, agreement.algorithm.name, epsilon, agreement.privacy.delta, sites, plan.client_sizes,
-            tag,
+            tag, agreement.to_json(),
         )  # fmt: skip
-        if known is not None and known != line:
-            changed = [name for name in RunLine._fields if getattr(known, name) != getattr(line, name)]
+        if known is not None and known._replace(terms={}) != line._replace(terms={}):
+            changed = [name for name in RunLine._fields[:-1] if getattr(known, name) != getattr(line, name)]
             raise Refusal(f"the run was agreed to with other {' and '.join(changed)}; start a new run")
         self._runs = {run: opened}  # one run at a time
         if known is None:
@@ -230,6 +247,11 @@ class Site:
         LOG.info("site %s takes part in run %s with %d records", self.name, run, records.client.size)
         shared = {"keys": self.keys.fingerprint} if self.keys is not None and agreement.trust.sealed else {}
         return Message(OPENED, {"run": run, "site": self.name, "key": source.bytes(16, "fingerprint").hex(), **shared})
+
+    def _require_affordable(self, run: str, agreement: Agreement) -> None:
+        """Refuse a run that was not answered yet, hence cost nothing, and would now exceed the policy's total."""
+        if not self.ledger.answers(run):
+            self.policy.check_total(agreement, self.ledger.epsilon, self.ledger.delta)
 
     def _stated(self, message: Message, agreement: Agreement) -> tuple[str, tuple[str, ...], Plan]:
         """Return the run, its sites and its plan as the server states them."""
@@ -269,6 +291,7 @@ class Site:
             )
         if self._last[0] == sent:
             return self._last[1]
+        self._require_affordable(name, run.agreement)
         earlier = [answer.release for answer in self.ledger.answers(name)]
         message, release = run.answer(request, sent, self.ledger.runs[name].sites, earlier)
         answer = write(message)
