@@ -182,6 +182,8 @@ class TestApproval:
             ('file = "table.csv"', 'file = "table.csv"\ncolumns = { age = "AGE" }', "no column 'AGE'"),
             ('file = "table.csv"', 'file = "table.csv"\ncolumns.age = { bounds = [0, 120] }', "'age' does not mean"),
             ("epsilon = 2.0", "epsilon = 2.0\nsmallest_size = 5", "fewer records"),
+            ("epsilon = 2.0", "epsilon = 2.0\nmin_honest_sites = 3", "which requires 3"),
+            ("epsilon = 2.0", "epsilon = 2.0\nmax_epsilon_against_server = 9", "sites add the noise"),
         ],
     )
     def test_what_the_site_would_refuse_is_found_there(self, tmp_path, old, new, match):
@@ -213,6 +215,8 @@ class TestCommands:
         for words in (["ledger", sites / "south" / "site.toml"], ["status", tmp_path / "out"]):
             assert "south" in command("federate", *words).stdout
         # A second run would cost as much again, and the sites agreed to one.
+        told = command("federate", "approve", run, "--site", sites / "south" / "site.toml", "--yes")
+        assert (told.exit_code, "in total" in " ".join(told.output.split())) == (1, True), told.output
         again = command("federate", "local", run, "--out", tmp_path / "second", "--sites", sites)
         assert again.exit_code == 1
         assert "in total" in again.output

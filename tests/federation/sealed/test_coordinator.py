@@ -12,12 +12,13 @@ from diff2.federation.sealed.keys import CIPHERTEXTS, SEALED, SiteKeys
 from diff2.federation.server import OUTCOME, PROGRESS
 from diff2.federation.server.job import JobSpec
 from diff2.federation.server.relay import COORDINATE, REPLIES, relay_job
+from diff2.federation.site.approval import approve
 from diff2.federation.site.coordinator import CoordinatorSite
 from diff2.federation.site.policy import read_site_file
 from diff2.federation.wire.messages import Message, read, write
 from diff2.federation.wire.transport import InProcessTransport
 from diff2.privacy import Ledger
-from federated import NAMES, federated_run, in_process, own_noise, write_sites
+from federated import NAMES, federated_run, in_process, lines, own_noise, write_sites
 
 pytestmark = pytest.mark.filterwarnings("ignore::diff2.WeakDeltaWarning")
 
@@ -110,6 +111,15 @@ def test_a_coordinator_without_keys(tmp_path):
     assert read_json(spec.directory / OUTCOME)["error"] == "SiteRefused"
 
 
+def test_a_coordinator_does_not_train_what_nobody_there_approved(keys, tmp_path):
+    directory, spec = write_sealed_sites(tmp_path / "sites", keys), spec_of(tmp_path)
+    with pytest.raises(SiteRefused, match="nobody at this site approved"):
+        relay_job(spec, in_process(coordinator_sites(directory)))
+    (*_, last) = lines(directory / "north" / "diff2-site" / "ledger.jsonl")
+    assert last["agreement"] == spec.agreement.to_json()
+    assert not (directory / "north" / "diff2-site" / "runs").exists()
+
+
 def test_a_coordinator_that_is_gone(tmp_path):
     spec = spec_of(tmp_path)
     with pytest.raises(SitesMissing, match="'north'"):
@@ -129,6 +139,12 @@ def test_a_site_that_does_not_coordinate_says_so(keys, tmp_path):
     assert "coordinates no run" in answer.fields["reason"]
     damaged = read(coordinator_sites(directory)["south"].answer(write(Message(COORDINATE, {"job": "{}"}))))
     assert "damaged" in damaged.fields["reason"]
+    spec = spec_of(tmp_path)
+    approve(directory / "south" / "diff2-site", spec.agreement)
+    for members in (None, 3, "north"):
+        garbled = Message(COORDINATE, {"job": spec.to_text(), "members": members})
+        answer = read(coordinator_sites(directory)["south"].answer(write(garbled)))
+        assert "list of names" in answer.fields["reason"]
 
 
 @pytest.mark.slow

@@ -146,6 +146,7 @@ class TestAutomaticApproval:
             ({"max_rounds": 6}, "has 7 rounds; the policy of this site allows 6"),
             ({"max_epsilon_per_run": 0.9}, "allows 0.9 per run"),
             ({"algorithms": ("dpgd",)}, "algorithm 'diff2'"),
+            ({"require_group_column": "person"}, "same 'person' are protected together"),
         ],
     )
     def test_limits_hold_with_and_without_approval(self, tmp_path, policy, reason):

@@ -72,6 +72,7 @@ class TestSiteFile:
             ('[data]\nfile = "a"\ncolumns = { a = 3 }\n[policy]\nepsilon = 1', "columns.a to be a name"),
             ('[data]\nfile = "a"\ncolumns.a = { bound = [0, 1] }\n[policy]\nepsilon = 1', "did you mean 'bounds'"),
             ('[data]\nfile = "a"\ncolumns.a = { bounds = [1, 0] }\n[policy]\nepsilon = 1', "low < high"),
+            ('[data]\nfile = "a"\ncolumns.a = { classes = ["x"] }\n[policy]\nepsilon = 1', "two or more"),
             ('[data]\nfile = "a"\ncolumns.a = { unit = "m" }\n[policy]\nepsilon = 1', "go with bounds"),
             ('[data]\nfile = "a"\n[policy]\nepsilon = 1\ncolumns = ["a"]', "columns and targets"),
             ('[data]\nfile = "a"\n[policy]\nepsilon = 1\nmax_rounds = 0', "max_rounds >= 1"),

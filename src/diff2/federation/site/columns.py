@@ -44,6 +44,8 @@ class Column:
             low, high = self.bounds
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
                 raise InvalidArgument(f"expected bounds to be finite, low < high, got {list(self.bounds)}")
+        elif self.classes is not None and len(set(self.classes)) < max(2, len(self.classes)):
+            raise InvalidArgument(f"expected two or more different classes, got {list(self.classes)}")
         elif self.missing is not None or self.unit:
             raise InvalidArgument("missing and unit go with bounds")
 

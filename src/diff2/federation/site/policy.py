@@ -52,6 +52,8 @@ class Policy:
         max_rounds: limit on the rounds of one run.
         max_epsilon_against_server: limit on what one run costs against the server, which sees this site's answers with
             this site's noise alone; implies ``require_own_noise``.
+        require_group_column: take part only where records with the same value in this column, by its agreed name, are
+            protected together, or the whole site is.
         sites: those whom this site takes for honest, besides itself: no run may count on the noise of others. None: on
             the sites of an agreement that somebody here approved, by name, and on nobody else.
         min_honest_sites: take part only with at least this many of them, itself included.
@@ -71,6 +73,7 @@ class Policy:
     max_epsilon_per_run: float = math.inf
     max_rounds: int | None = None
     max_epsilon_against_server: float | None = None
+    require_group_column: str | None = None
     sites: tuple[str, ...] | None = None
     min_honest_sites: int = 1
     columns: tuple[str, ...] = ()
@@ -117,6 +120,11 @@ class Policy:
             raise Refusal("the policy of this site requires that sites add the noise themselves: trust = 'sites'")
         if self.require_secure_aggregation and not agreement.trust.sealed:
             raise Refusal("the policy of this site requires secure_aggregation = 'tenseal'")
+        if self.require_group_column not in (None, agreement.group_column) and agreement.privacy.unit != "client":
+            raise Refusal(
+                f"the policy of this site requires that records with the same {self.require_group_column!r} are "
+                "protected together: group_column in [data]"
+            )
         if self.max_rounds is not None and agreement.algorithm.rounds > self.max_rounds:
             raise Refusal(
                 f"the run has {agreement.algorithm.rounds} rounds; the policy of this site allows {self.max_rounds}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..._numbers import epsilon_text
@@ -11,6 +12,7 @@ from ...errors import Diff2Error, WeakDeltaWarning
 from ..agreement import Agreement
 from ..own_noise.noise import check_trust
 from .columns import check_columns
+from .ledger import read_site_ledger
 from .policy import SiteFile, epsilon_against_server
 from .records import load_records
 
@@ -24,26 +26,35 @@ class Review(NamedTuple):
 
 
 def review(agreement: Agreement, site: SiteFile) -> Review:
-    """Put an agreement into words, and try it on the site's own table. Nothing leaves."""
-    problems, size, records = list[str](), 0, dict[str, str]()
-    for check in (
-        lambda: check_columns(site.data.columns, agreement.encoding),
-        lambda: site.policy.check(agreement),
-        lambda: check_trust(agreement, len(agreement.sites)),
-    ):
-        try:
-            check()
-        except Diff2Error as error:
-            problems.append(str(error))
+    """Put an agreement into words, and try it on the site's policy and its own table. Nothing leaves."""
+    policy, problems, size, records = site.policy, list[str](), 1, dict[str, str]()
     try:
         found = load_records(site, agreement)
-        size = site.policy.reported_size or found.client.size
+        size = policy.reported_size or found.client.size
         records = {"records": f"{found.client.size}; reported: {size}", "changed": "; ".join(found.notes) or "nothing"}
-        if found.client.size < max(size, site.policy.smallest_size):
+        if found.client.size < max(size, policy.smallest_size):
             problems.append("the table has fewer records than the policy requires")
     except Diff2Error as error:
         problems.append(str(error))
-    return Review(_facts(agreement, size or 1), records, problems)
+    sites, ledger = agreement.sites, site.directory / "ledger.jsonl"
+    me = next((name for name in sites if name not in (policy.sites or ())), "")  # a site.toml does not say its name
+    checks: list[Callable[[], None]] = [
+        lambda: check_columns(site.data.columns, agreement.encoding),
+        lambda: policy.check(agreement),
+        lambda: check_trust(agreement, len(sites)),
+        lambda: policy.check_sites(agreement, agreement.plan([size] * len(sites)), me, sites, by_name=True),
+    ]
+    if ledger.exists():
+        books = read_site_ledger(ledger)
+        checks.append(lambda: policy.check_total(agreement, books.epsilon, books.delta))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", WeakDeltaWarning)
+        for check in checks:
+            try:
+                check()
+            except Diff2Error as error:
+                problems.append(str(error))
+        return Review(_facts(agreement, size), records, problems)
 
 
 def _facts(agreement: Agreement, size: int) -> dict[str, str]:
@@ -93,9 +104,7 @@ def _leaves(agreement: Agreement, size: int) -> str:
     if agreement.trust.noise == "server":
         return f"the number of records and, in each of {rounds} rounds, clipped sums over them, without noise"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", WeakDeltaWarning)
-            price = epsilon_text(epsilon_against_server(agreement, agreement.plan([size] * sites)))
+        price = epsilon_text(epsilon_against_server(agreement, agreement.plan([size] * sites)))
     except Diff2Error:
         price = "unknown"
     return (
