@@ -12,19 +12,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import secrets
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ..._files import write_whole
 from ..._version import __version__
 from ...errors import Diff2Error, InvalidArgument
 from ...planning import Plan
-from ...privacy import NoiseSource
-from ...privacy.noise import KEY_BYTES
 from ...training.directory import records_tag
 from ..agreement import Agreement, read_agreement
 from ..faults import BadMessage, CannotWrite, Refusal
@@ -43,26 +39,16 @@ from ..wire.request import (
     whole_number,
 )
 from ..wire.transport import NOBODY, Caller
-from .approval import approve, approved
-from .columns import Column, check_columns
+from .approval import approve, approved, require_approved
+from .columns import Column
 from .ledger import Answer, RunLine, SiteLedger
 from .open_run import OpenRun
 from .policy import Policy, SiteFile
 from .records import SiteRecords, load_records
+from .run_key import key_path, run_source
 
 LOG = logging.getLogger("diff2.site")
 RUN_ID = re.compile(r"[0-9a-f]{32}")
-
-
-class NotApproved(Refusal):
-    """Nobody at the site approved the agreement, and its policy does not either."""
-
-    def __init__(self, agreement: Agreement):
-        self.agreement = agreement
-        super().__init__(
-            f"nobody at this site approved the agreement {agreement.digest[:16]}; whoever answers for the records "
-            "there reads and approves its run file: diff2 federate approve RUN.toml --site SITE.toml"
-        )
 
 
 class Site:
@@ -104,10 +90,7 @@ class Site:
 
     def require_approved(self, agreement: Agreement) -> None:
         """Refuse an agreement that nobody here approved, or that exceeds a limit. No record is read."""
-        if not (approved(self._directory, agreement) or self.policy.approves(agreement, self._columns)):
-            raise NotApproved(agreement)
-        check_columns(self._columns, agreement.encoding)
-        self.policy.check(agreement)
+        require_approved(self._directory, self.policy, self._columns, agreement)
 
     def answer(self, payload: bytes, caller: Caller = NOBODY) -> bytes:
         """Return the answer to a request, or a refusal, whatever the bytes are and whatever happens here."""
@@ -225,7 +208,7 @@ class Site:
         if run in self.ledger.ended:
             raise Refusal("the run is complete; it cannot be opened again")
         self._require_affordable(run, agreement)
-        source = self._source(run, agreement.run.seed, known is None)
+        source = run_source(self._directory, run, agreement.run.seed, new=known is None)
         opened = OpenRun(agreement, plan, index, records, source)
         if opened.engine != message.fields.get("engine"):
             raise Refusal(
@@ -277,7 +260,7 @@ class Site:
     def _close(self, run: str) -> Message:
         self.ledger.end(run)
         self._runs.pop(run, None)
-        self._key_path(run).unlink(missing_ok=True)
+        key_path(self._directory, run).unlink(missing_ok=True)
         return Message(CLOSED, {"run": run, "site": self.name})
 
     def _once(self, run: OpenRun, request: Request, payload: bytes) -> bytes:
@@ -321,22 +304,6 @@ class Site:
         if records.client.size < max(self.policy.smallest_size, self.policy.reported_size or 1):
             raise Refusal("the site has fewer records than its policy requires")
         return records if self.policy.reported_size is None else records.first(self.policy.reported_size)
-
-    def _source(self, run: str, seed: int | None, new: bool) -> NoiseSource:
-        """Return the source of batches, masks and noise: a secret of the site's own, unless the run is seeded."""
-        if seed is not None:
-            return NoiseSource.from_seed(seed)
-        path = self._key_path(run)
-        if new:
-            # A key that is there already belongs to a run the ledger does not know: its noise may have been used.
-            path.unlink(missing_ok=True)
-            write_whole(path, secrets.token_bytes(KEY_BYTES), secret=True)
-        if not path.exists() or path.stat().st_size != KEY_BYTES:
-            raise Refusal("the site has lost the key of this run, so it cannot be resumed; start a new run")
-        return NoiseSource(path.read_bytes(), private=True)
-
-    def _key_path(self, run: str) -> Path:
-        return self._directory / f"{run}.key"
 
 
 def site_from_file(name: str, file: SiteFile) -> Site:
