@@ -64,12 +64,17 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def write_whole(path: Path, data: bytes, *, secret: bool = False) -> None:
     """Write a file that is there whole or not at all, whatever happens; a secret one is its owner's alone."""
     temporary = path.with_name(path.name + ".tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if secret else 0o666)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    temporary.unlink(missing_ok=True)  # one that a crash left has a mode of its own
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # where the disk is full, it is what filled it
+        raise
 
 
 def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:

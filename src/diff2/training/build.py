@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -20,8 +21,9 @@ from .._version import __version__
 from ..algorithms import Algorithm
 from ..cohorts import Client, LocalCohort, PerClientCohort
 from ..cohorts.clients import as_clients, as_groups, as_pair
-from ..errors import InvalidArgument, leak
+from ..errors import InvalidArgument, leak, unusable
 from ..gradients import Engine, Shapes, build_engine
+from ..gradients.probe import indices_fit, made_up_inputs
 from ..models.losses import check_targets, resolve_loss
 from ..planning import Plan, plan
 from ..planning.header import described
@@ -164,6 +166,7 @@ def prepare(
     loss_name, loss_function = resolve_loss(loss)
     if not isinstance(model, nn.Module):
         raise InvalidArgument(f"expected model to be a torch.nn.Module, got {type(model).__name__}")
+    untouched = copy.deepcopy(model)
     dtype, device = _placement(model, compute)
     people = as_clients(clients, loss_function, dtype=dtype, device=device)
     numbers = None if groups is None else as_groups(groups, people)
@@ -175,7 +178,7 @@ def prepare(
         model, loss_function, Shapes.of(*people[0]), dtype=dtype, device=device, chunk_rows=compute.chunk_rows,
         grouped=numbers is not None, engine=compute.engine, example=compute.example,
     )  # fmt: skip
-    _check_all_targets(engine, loss_function, people)
+    _check_values(engine, loss_function, people, compute.example)
     named_leaks = declare_leaks(budget, metrics_every, holdout, leaks, strict)
     run = RunDirectory(
         directory,
@@ -210,17 +213,20 @@ def prepare(
     metrics = None
     if metrics_every is not None:
         metrics = ExactMetrics(engine, loss_function, cohort, protection.weighting, metrics_every, held)
-    return assembled(noise_plan, engine, run, cohort, mechanism, output, metrics)
+    return assembled(noise_plan, untouched, engine, run, cohort, mechanism, output, metrics, strict=strict)
 
 
 def assembled(
     noise_plan: Plan,
+    untouched: nn.Module,
     engine: Engine,
     run: RunDirectory,
     cohort: Cohort,
     mechanism: Mechanism,
     output: str,
     metrics: ExactMetrics | None = None,
+    *,
+    strict: bool = False,
 ) -> Training:
     """Return the run; with ``output="uniform"``, draw which iterate it will return."""
     if run.path is not None and run.resumed is not None:
@@ -228,6 +234,7 @@ def assembled(
     algorithm, last = noise_plan.algorithm, output == "last"
     return Training(
         plan=noise_plan,
+        untouched=untouched,
         cohort=cohort,
         mechanism=mechanism,
         engine=engine,
@@ -236,6 +243,7 @@ def assembled(
         output_round=algorithm.rounds if last else run.noise.integer(algorithm.rounds, "output"),
         output_step=0 if last else run.noise.integer(algorithm.routine.local_steps, "output step"),
         metrics=metrics,
+        strict=strict,
     )
 
 
@@ -358,8 +366,14 @@ def _placement(model: nn.Module, compute: Compute) -> tuple[torch.dtype, torch.d
     return dtype, torch.device(device)
 
 
-def _check_all_targets(engine: Engine, loss: Loss, people: list[Client]) -> None:
+def _check_values(
+    engine: Engine, loss: Loss, people: list[Client], example: tuple[torch.Tensor, torch.Tensor] | None
+) -> None:
+    """Refuse class numbers and indices that the model does not have, before anything is spent; say nothing of them."""
+    module, made_up = engine.flat.module, made_up_inputs(Shapes.of(*people[0]), engine.flat.module, 1)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout must not advance the caller's generator
-        shape = engine.flat.module(people[0].inputs[:1]).shape
+        shape = module(made_up if example is None else example[0][:1].to(made_up)).shape
     for client in people:
         check_targets(loss, client.targets, shape)
+    if not indices_fit(module, [client.inputs for client in people]):
+        raise unusable("clients")

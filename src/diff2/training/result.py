@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """A trained model, and everything needed to say what it cost."""
+    """A trained model, and everything needed to say what it cost. Nothing in it has seen a record."""
 
     model: nn.Module
     params: Vector  # of the model, as one vector
