@@ -32,7 +32,7 @@ from diff2.federation.server import OUTCOME, PROGRESS
 from diff2.federation.site.policy import read_site_file
 from diff2.privacy import Ledger
 from diff2.runfile.reader import read_run_file
-from federated import NAMES, write_tables
+from federated import NAMES, lines, write_tables
 
 RUN = """\
 [data]
@@ -162,17 +162,39 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("requests")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(folder))  # FLARE keeps a record of requests there
-        run, parties = read_run_file(run_file(folder), None), Parties(NAMES)
-        first = write_package(run, folder / "first", parties)
-        (folder / "sent").mkdir()
-        for name, party in first.items():
-            request(party / "participant.yml", folder / "keys" / name)
-            made = next((folder / "keys" / name).glob("*.request.zip"))
-            shutil.copyfile(made, folder / "sent" / made.name)
+        run = requested(folder, Parties(NAMES))
         command = ["federate", "package", str(run.path), "--out", str(folder / "package")]
         told = CliRunner().invoke(app, [*command, "--requests", str(folder / "sent")])
         assert told.exit_code == 0, told.output
     return folder
+
+
+def requested(folder, parties, rounds=2):
+    """Have all parties make their keys and send their requests; return the run."""
+    run = read_run_file(run_file(folder, rounds=rounds), None)
+    (folder / "sent").mkdir()
+    for name, party in write_package(run, folder / "first", parties).items():
+        request(party / "participant.yml", folder / "keys" / name)
+        made = next((folder / "keys" / name).glob("*.request.zip"))
+        shutil.copyfile(made, folder / "sent" / made.name)
+    return run
+
+
+def packaged_for_requests(folder, rounds, ports):
+    """Write a package for requests, and make the kit of every party from it, as the party would."""
+    parties = Parties(NAMES, port=ports[0], admin_port=ports[1])
+    run = requested(folder, parties, rounds)
+    folders = write_package(run, folder / "package", parties, requests=folder / "sent")
+    for name, party in folders.items():
+        own_kit(next(party.glob("*.signed.zip")), folder / "keys" / name, folder / "kits" / name).rename(party / "kit")
+    return folders
+
+
+def own_kit(signed, keys, out):
+    """Make a kit as the party's README says; return it."""
+    fingerprint = re.search(r"SHA256:[0-9A-F:]+", (signed.parent / "README.md").read_text()).group()
+    nvflare("package", signed, "--request-dir", keys, "--fingerprint", fingerprint, "-w", out)
+    return out / "diff2" / "prod_00" / signed.name.removesuffix(".signed.zip")
 
 
 class TestRequests:
@@ -193,12 +215,7 @@ class TestRequests:
     def test_a_party_makes_its_kit_from_its_key_and_the_answer(self, place, name, monkeypatch):
         monkeypatch.setenv("HOME", str(place))
         party = place / "package" / ("sites/north" if name == "north" else name)
-        signed = next(party.glob("*.signed.zip"))
-        told = (party / "README.md").read_text()
-        fingerprint = re.search(r"SHA256:[0-9A-F:]+", told).group()
-        command = ["package", signed, "--request-dir", place / "keys" / name, "--fingerprint", fingerprint]
-        nvflare(*command, "-w", place / "kits" / name)
-        kit = read_kit(place / "kits" / name / "diff2" / "prod_00" / signed.name.removesuffix(".signed.zip"))
+        kit = read_kit(own_kit(next(party.glob("*.signed.zip")), place / "keys" / name, place / "kits" / name))
         assert kit.role == ("site" if name == "north" else name)
         key = next((kit.path / "startup").glob("*.key"))
         assert key.read_bytes() == next((place / "keys" / name).glob("*.key")).read_bytes()
@@ -331,9 +348,9 @@ def test_a_site_answers_no_request_that_reads_its_files(monkeypatch):
 class Deployment:
     """A packaged federation on loopback, every party started from its own folder by ``diff2 federate join``."""
 
-    def __init__(self, folder, processes, rounds):
+    def __init__(self, folder, processes, rounds, make=packaged):
         self.ports = free_ports(2)
-        self.folders, self.processes = packaged(folder, rounds=rounds, ports=self.ports), processes
+        self.folders, self.processes = make(folder, rounds=rounds, ports=self.ports), processes
         self.run = self.folders["server"] / "kit" / "runs" / "run"
         tables = write_tables(folder / "tables")
         for name in NAMES:
@@ -390,6 +407,32 @@ def test_a_provisioned_package_trains_and_turns_strangers_away(tmp_path):
         for file in ("local/resources.json", "join.log"):
             assert "class_allow_list" not in str(session.cat_target("north", file=file))
         session.close()
+
+
+@pytest.mark.slow
+def test_a_package_for_requests_trains(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with Processes() as processes:
+        deployment = Deployment(tmp_path / "one", processes, rounds=2, make=packaged_for_requests)
+        assert deployment.submit(restarts=0) == 1
+        assert read_json(deployment.run / OUTCOME)["state"] == "done"
+    for line in lines(deployment.folders["north"] / "diff2-site" / "ledger.jsonl")[1:]:
+        assert (line["caller"], line["submitter"], len(line["job"])) == ("server", "admin@diff2.local", 36)
+
+
+@pytest.mark.slow
+def test_a_killed_server_is_noticed_at_once(tmp_path):
+    with Processes() as processes:
+        deployment = Deployment(tmp_path, processes, rounds=4000)
+
+        def report(attempt):
+            if attempt.progress.get("round", 0) >= 5:
+                root = psutil.Process(processes.pid("server"))
+                for process in [*root.children(recursive=True), root]:
+                    process.kill()
+
+        with pytest.raises(JobStopped, match="the server cannot be reached any more"):
+            deployment.submit(restarts=0, report=report)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import secrets
 import threading
@@ -110,7 +111,10 @@ class Site:
 
     def _log(self, text: str) -> None:
         """Log what may quote records to a file of the site's own: FLARE can send its logs to the server."""
-        with contextlib.suppress(OSError), open(self._directory / "site.log", "a", encoding="utf-8") as file:
+        with (
+            contextlib.suppress(OSError),
+            open(self._directory / "site.log", "a", encoding="utf-8", opener=_secret) as file,
+        ):
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
 
     def _refused(self, run: str, reason: str) -> bytes:
@@ -291,6 +295,10 @@ def site_from_file(name: str, file: SiteFile) -> Site:
     """Return the site that a site.toml describes."""
     keys = None if file.keys is None else SiteKeys.load(file.keys)
     return Site(name, lambda agreement: load_records(file, agreement), file.policy, file.directory, keys)
+
+
+def _secret(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _agreement(message: Message) -> Agreement:
