@@ -26,6 +26,7 @@ from .algorithms import ALGORITHMS, DPGD, Algorithm
 from .errors import GradientFallbackWarning, PrivacyLeakWarning, WeakDeltaWarning
 from .models.mlp import mlp
 from .privacy import BoundedMean, Budget, Mechanism, Released
+from .privacy.mechanism import reach
 from .privacy.release import ADD_OR_REMOVE_ONE, NONE
 from .routines import Routine
 from .training.build import prepare
@@ -180,6 +181,8 @@ class _Memory(Mechanism):
         released = super().release(mean, multiplier)
         label = released.release.label
         self.means[label] = (mean, released)
+        length = 0.0 if mean.value is None else float(np.linalg.norm(mean.value))
+        _require(length <= reach(mean) * (1 + 1e-9), f"{label}: a mean is {length} long, its radius says {reach(mean)}")
         if self._before is None:
             return released
         other, kept = self._before[label]

@@ -128,6 +128,16 @@ def test_a_second_release_of_a_round_has_noise_of_its_own_and_is_paid_for(made, 
         assert verify(ledger.path).ledger.epsilon() == ledger.epsilon()
 
 
+def test_a_step_with_other_parameters_and_then_the_whole_run_cost_both(tmp_path):
+    run = prepared(tmp_path)
+    state = run.init()
+    run.step(state._replace(params=state.params + 1))
+    result = run.run(progress=False)
+    assert len(result.ledger) == 21
+    assert result.epsilon == epsilon_of([run.plan.multipliers["gradient"]] * 21, BUDGET.delta) < BUDGET.epsilon
+    assert verify(tmp_path / "ledger.jsonl").ledger.guarantee() == result.ledger.guarantee()
+
+
 @pytest.mark.parametrize("name", SECOND)
 def test_a_second_release_that_the_budget_does_not_allow_is_refused_and_nothing_lost(made, tmp_path, name):
     with pytest.raises(diff2.BudgetExceeded, match="second"):
