@@ -110,6 +110,10 @@ def test_an_algorithm_that_is_not_installed_is_said(tmp_path):
     result = diff2_here("account", file)
     assert result.exit_code == 0
     assert result.stderr.count("not checked") == 3
+    for field in ("budget", "client_sizes", "planned", "trust"):
+        for again in (lines, lines[:-1]):
+            damaged = [json.dumps({**json.loads(again[0]), field: 7}), *again[1:]]
+            assert "line 1" in (outcome(file, rechained(damaged)) or "")
 
 
 @pytest.mark.parametrize("kind", KINDS)
