@@ -74,6 +74,16 @@ def write_whole(path: Path, data: bytes, *, secret: bool = False) -> None:
         raise
 
 
+@contextmanager
+def owner_only() -> Iterator[None]:
+    """Have every file and folder that is made in the block be its owner's alone, from the moment it is there."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
     """Return the tables of a TOML file; ``what`` it is, for messages."""
     try:

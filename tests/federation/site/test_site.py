@@ -356,7 +356,9 @@ def test_what_goes_wrong_with_its_records_stays_at_the_site(tmp_path):
     assert refused(answer, "site.log")
     assert "4711" not in answer.fields["reason"]
     assert "4711" not in site.ledger.path.read_text()
-    assert "4711" in (tmp_path / "north" / "site.log").read_text()
+    log = tmp_path / "north" / "site.log"
+    assert "4711" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_catalogue_is_what_the_tests_above_take_it_for():

@@ -1,7 +1,8 @@
 """What a real deployment needs, one folder per party: FLARE's provisioning input, the job, and instructions.
 
-A package is written from the run file alone, without any record or setting of a site. Once it is provisioned it holds
-secrets: the private key in each party's kit, and the root key in ``authority``, which stays with the organiser.
+A package is written from the run file alone, without any record or setting of a site. All of it is its owner's alone.
+With requests of the parties (``requests.py``) the only secret in it is the root key, in ``authority``, which stays with
+the organiser; with kits also the private key in each party's kit.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from ..._files import owner_only
 from ...data.scaling import Scaling
 from ...errors import InvalidArgument
 from ...runfile.reader import FederationSettings, RunFile
@@ -18,7 +20,8 @@ from ..agreement import Agreement
 from ..from_run_file import has_data_at_sites, public_agreement
 from ..server.job import JobSpec
 from .job import NAME, write_job
-from .provisioning import Parties, project_description, provision
+from .provisioning import Parties, participant_description, project_description, provision
+from .requests import check_requests, sign_requests
 
 SITE_FILE = """\
 # Settings of this site. They stay here: nobody else needs to see this file.
@@ -39,6 +42,28 @@ algorithms = ["{algorithm}"]
 
 [site]
 directory = "diff2-site"         # for its ledger, site.log, and keys of unfinished runs
+"""
+REQUEST = """\
+`participant.yml`. Make a key of your own, which
+never leaves you, and send the request, which holds no secret, to the organiser:
+
+    nvflare cert request -p participant.yml --out request      # send request/{name}.request.zip
+
+The organiser returns it signed, with a new copy of this folder, which says how to make your kit"""
+REQUESTED_KIT = """\
+`{name}.signed.zip`. Make your kit from it and from
+the key of your request, after comparing this fingerprint of the root certificate with the other parties, by phone:
+
+    nvflare package {name}.signed.zip --request-dir request -w kits --fingerprint {fingerprint}
+    mv kits/diff2/prod_00/{name} kit && chmod -R go= kit request
+
+That is all"""
+ORGANISER_NEXT = """
+Each party makes its key and a request with its `participant.yml` and sends you the request. Then:
+
+    diff2 federate package run.toml --out OTHER --requests FOLDER      # the same options; all requests in one folder
+
+No private key but the root's is then ever with you. Or make all keys here, and hand them out: `--provision`.
 """
 INSTALL = "Install `pip install 'diff2[federation]'`, the same version as everybody else."
 READMES = {
@@ -92,8 +117,15 @@ Give each party its own folder and no other, over a channel that you would trust
 }
 
 
+@owner_only()
 def write_package(
-    run: RunFile, out: Path, parties: Parties, *, directory: str = "runs/run", with_kits: bool = False
+    run: RunFile,
+    out: Path,
+    parties: Parties,
+    *,
+    directory: str = "runs/run",
+    with_kits: bool = False,
+    requests: Path | None = None,
 ) -> dict[str, Path]:
     """Write a package; return the folder of every party.
 
@@ -102,12 +134,20 @@ def write_package(
         parties: the names; the sites are those of the run file.
         directory: of the run, relative to the server's kit.
         with_kits: run FLARE's provisioning, so that every folder holds a kit with certificates.
+        requests: a folder with the requests that all parties have made with their ``participant.yml``; signed, they are
+            in the folders of their parties.
     """
     agreement, settings = packageable(run), run.federation or FederationSettings()
     if out.exists() and any(out.iterdir()):
         raise InvalidArgument(f"{out} is not empty; choose another directory for the package")
     if parties.server in parties.sites or parties.admin in parties.sites:
         raise InvalidArgument("server, admin and sites need different names")
+    if requests is not None:
+        if with_kits:
+            raise InvalidArgument(
+                "where parties request certificates they make their kits themselves; leave one of both out"
+            )
+        check_requests(requests, parties)
     folders = {"server": out / "server", "admin": out / "admin"} | {s: out / "sites" / s for s in parties.sites}
     for folder in folders.values():
         folder.mkdir(parents=True)
@@ -117,7 +157,8 @@ def write_package(
     for site in parties.sites:
         (folders[site] / "site.toml").write_text(_site_file(agreement), encoding="utf-8")
     _provision(out, folders, parties, with_kits)
-    _write_readmes(out, folders, parties, directory, with_kits)
+    fingerprint = "" if requests is None else sign_requests(requests, out / "authority", parties, folders)
+    _write_readmes(out, folders, parties, directory, with_kits, fingerprint)
     return folders
 
 
@@ -164,6 +205,9 @@ def _provision(out: Path, folders: Mapping[str, Path], parties: Parties, with_ki
     import yaml  # type: ignore[import-untyped]
 
     project = project_description(parties)
+    for name, party in parties.names.items():
+        text = yaml.safe_dump(participant_description(parties, party), sort_keys=False)
+        (folders[name] / "participant.yml").write_text(text, encoding="utf-8")
     (out / "project.yml").write_text(yaml.safe_dump(project, sort_keys=False), encoding="utf-8")
     if with_kits:
         kits = provision(out / "authority", project, parties)
@@ -172,15 +216,18 @@ def _provision(out: Path, folders: Mapping[str, Path], parties: Parties, with_ki
         shutil.rmtree(kits.server.parent)
 
 
-def _write_readmes(out: Path, folders: Mapping[str, Path], parties: Parties, directory: str, with_kits: bool) -> None:
+def _write_readmes(
+    out: Path, folders: Mapping[str, Path], parties: Parties, directory: str, with_kits: bool, fingerprint: str
+) -> None:
+    kit = REQUESTED_KIT if fingerprint else "`kit/`" if with_kits else REQUEST
     values = parties._asdict() | {
-        "kit": "`kit/`" if with_kits else "the kit that FLARE's provisioning makes for you (put it here as `kit/`)",
         "directory": directory,
         "sites": "".join(f"| `sites/{site}/` | {site} |\n" for site in parties.sites),
         "rest": "| `authority/` | nobody: it holds the root's private key, with which anybody could join |\n"
-        if with_kits
-        else "\nKits: `nvflare provision -p project.yml -w authority`, then give each kit to its party.\n",
+        if with_kits or fingerprint
+        else ORGANISER_NEXT,
     }
     for name, folder in {"organiser": out, **folders}.items():
-        text = READMES[name if name in READMES else "site"].format(**values, site=name)
+        own = kit.format(name=parties.names.get(name, ""), fingerprint=fingerprint)
+        text = READMES[name if name in READMES else "site"].format(**values, site=name, kit=own)
         (folder / "README.md").write_text(text, encoding="utf-8")

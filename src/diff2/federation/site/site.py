@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import threading
 import time
@@ -129,7 +130,10 @@ class Site:
 
     def _log(self, text: str) -> None:
         """Log what may quote records to a file of the site's own: FLARE can send its logs to the server."""
-        with contextlib.suppress(OSError), open(self._directory / "site.log", "a", encoding="utf-8") as file:
+        with (
+            contextlib.suppress(OSError),
+            open(self._directory / "site.log", "a", encoding="utf-8", opener=_secret) as file,
+        ):
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
 
     def _refused(self, run: str, reason: str, agreement: Agreement | None = None) -> bytes:
@@ -311,3 +315,7 @@ def site_from_file(name: str, file: SiteFile) -> Site:
     keys = None if file.keys is None else SiteKeys.load(file.keys)
     columns = file.data.columns
     return Site(name, lambda agreement: load_records(file, agreement), file.policy, file.directory, keys, columns)
+
+
+def _secret(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
