@@ -139,6 +139,7 @@ def gives_the_same_bytes_at_sites(algorithm: Algorithm, **settings: Any) -> None
         PrivacySettings(BUDGET.epsilon, BUDGET.delta, unit=unit),
         RunSettings(dtype="float64", seed=SEED, **options),
         Encoding({f"x{i}": Scaling() for i in range(3)}, "y", Scaling(), None),
+        tuple(f"site-{p}" for p in range(len(clients))),
         None if groups is None else "group",
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -148,6 +149,7 @@ def gives_the_same_bytes_at_sites(algorithm: Algorithm, **settings: Any) -> None
             records = SiteRecords(client, None if groups is None else as_groups([groups[p]], [client])[0])
             place = Path(folder) / f"site-{p}"
             sites[f"site-{p}"] = Site(f"site-{p}", partial(_given, records), Policy(epsilon=math.inf), place)
+            sites[f"site-{p}"].approve(agreement)
         transport = InProcessTransport({name: site.answer for name, site in sites.items()})
         training = prepare_at_sites(agreement, transport, list(sites), directory=Path(folder) / "server")
         _same(here, training.run(progress=False), "at sites")

@@ -79,7 +79,8 @@ def test_train_json_is_one_document(folder):
     document = json.loads(result.stdout)
     assert document["guarantee"]["private"] is True
     assert document["guarantee"]["epsilon"] <= 1.0
-    assert document["encoding"]["inputs"]["age"] == {"offset": 50.0, "scale": 50.0, "low": 0.0, "high": 100.0}
+    age = {"column": "age", "offset": 50.0, "scale": 50.0, "low": 0.0, "high": 100.0, "missing": None, "unit": ""}
+    assert document["encoding"]["inputs"][0] == age
     assert document["clients"] == [{"name": "north.csv", "records": 60}, {"name": "south.csv", "records": 45}]
     assert all(Path(file).is_file() for file in document["files"].values())
     assert json.loads((folder / "run" / "result.json").read_text())["encoding"] == document["encoding"]

@@ -166,7 +166,7 @@ def test_train_protects_groups(tables):
     path = write(tables, DIFF2, data=DATA + 'group_column = "person"')
     document = json.loads(diff2_here("train", path, "--out", tables / "run", "--json").stdout)
     assert document["unit"] == "group"
-    assert list(document["encoding"]["inputs"]) == ["age"]
+    assert [column["column"] for column in document["encoding"]["inputs"]] == ["age"]
     assert "any one group" in unframed(diff2_here("account", tables / "run").stdout)
     result = diff2_here("train", write(tables, DIFF2, data=DATA + 'group_column = "persn"'), "--out", tables / "other")
     assert "did you mean 'person'" in single_line(result.stderr)

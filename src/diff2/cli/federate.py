@@ -84,6 +84,40 @@ _add_run_command(
 )
 
 
+@federate_app.command(epilog="Example: diff2 federate approve run.toml --site site.toml")
+def approve(
+    run_file: RunToml,
+    site: Annotated[Path, typer.Option("--site", metavar="SITE.toml", help="The site file of this site.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Approve without asking.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only show the run and check the site's table.")] = False,
+    seed: Seed = None,
+) -> None:
+    """Show what a run would do with this site's records, in plain words, and approve exactly that run."""
+    with ending():
+        import sys
+
+        from ..errors import InvalidArgument
+        from ..federation.from_run_file import agreement_of
+        from ..federation.site.approval import approve as write_approval
+        from ..federation.site.policy import read_site_file
+        from ..federation.site.review import review
+        from ..runfile.reader import read_run_file
+
+        file, agreement = read_site_file(site), agreement_of(read_run_file(run_file), seed)
+        found = review(agreement, file)
+        show_facts(f"the run {agreement.digest[:16]}", found.facts)
+        show_facts("the records of this site", found.records)
+        if found.problems:
+            raise InvalidArgument("this site would refuse the run: " + "; ".join(found.problems))
+        if check:
+            return
+        if not yes and not sys.stdin.isatty():
+            raise InvalidArgument("nobody is at a terminal to approve the run; once it is read, add --yes")
+        if not yes and not typer.confirm("Does this site take part in exactly this run?"):
+            raise InvalidArgument("not approved")
+        show_facts("approved", {"hash": agreement.digest, "file": str(write_approval(file.directory, agreement))})
+
+
 @federate_app.command(epilog="Example: diff2 federate status runs/local")
 def status(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run.")], as_json: Json = False

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scaling:
-    """One column: clip to [low, high] where there are bounds, then subtract ``offset`` and divide by ``scale``.
+    """What a column means: clip to [low, high] where there are bounds, then subtract ``offset``, divide by ``scale``.
 
     >>> age = Scaling.of_input((0.0, 100.0))
     >>> age.encode(np.array([-5.0, 0.0, 50.0, 100.0, 120.0]))
@@ -39,18 +39,27 @@ class Scaling:
     scale: float = 1.0
     low: float | None = None
     high: float | None = None
+    missing: float | None = None  # what sites use for a missing value; None: the middle of the bounds, or 0
+    unit: str = ""  # of measurement, for whoever approves the run
+
+    def __post_init__(self) -> None:
+        given = [value for value in (self.offset, self.scale, self.low, self.high, self.missing) if value is not None]
+        if not all(isinstance(value, int | float) and math.isfinite(value) for value in given) or not self.scale > 0:
+            raise InvalidArgument(f"expected finite numbers and scale > 0, got {self}")
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            raise InvalidArgument(f"expected low < high, got {self}")
 
     @classmethod
-    def of_input(cls, bounds: tuple[float, float]) -> Scaling:
+    def of_input(cls, bounds: tuple[float, float], missing: float | None = None, unit: str = "") -> Scaling:
         """[low, high] to [-1, 1]."""
         low, high = bounds
-        return cls(offset=low / 2 + high / 2, scale=high / 2 - low / 2, low=low, high=high)
+        return cls(low / 2 + high / 2, high / 2 - low / 2, low, high, missing, unit)
 
     @classmethod
-    def of_target(cls, bounds: tuple[float, float]) -> Scaling:
+    def of_target(cls, bounds: tuple[float, float], missing: float | None = None, unit: str = "") -> Scaling:
         """[low, high] into [-1, 1], with zero at zero."""
         low, high = bounds
-        return cls(scale=max(abs(low), abs(high)), low=low, high=high)
+        return cls(0.0, max(abs(low), abs(high)), low, high, missing, unit)
 
     @classmethod
     def of_data(cls, values: np.ndarray) -> Scaling:
@@ -127,7 +136,7 @@ class Encoding:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
-            "inputs": {name: asdict(scaling) for name, scaling in self.inputs.items()},
+            "inputs": [{"column": name, **asdict(scaling)} for name, scaling in self.inputs.items()],
             "target": self.target,
             "target_scaling": None if self.target_scaling is None else asdict(self.target_scaling),
             "classes": None if self.classes is None else list(self.classes),
@@ -137,9 +146,15 @@ class Encoding:
     def from_json(cls, fields: Mapping[str, Any]) -> Encoding:
         """Return what :meth:`to_json` described, for example ``result.json``'s ``"encoding"``."""
         target = fields["target_scaling"]
+        names = [str(scaling["column"]) for scaling in fields["inputs"]]
+        if len({*names, fields["target"]}) <= len(names):
+            raise InvalidArgument("expected the inputs and the target to be different columns")
         return cls(
-            {name: Scaling(**scaling) for name, scaling in fields["inputs"].items()},
-            fields["target"],
+            {
+                name: Scaling(**{key: value for key, value in scaling.items() if key != "column"})
+                for name, scaling in zip(names, fields["inputs"], strict=True)
+            },
+            str(fields["target"]),
             None if target is None else Scaling(**target),
             None if fields["classes"] is None else tuple(fields["classes"]),
         )
@@ -160,8 +175,8 @@ def choose_encoding(
     """
     names = input_columns(settings, tables)
     regression, leaks = settings.task == "regression", []
-    scalings = {name: Scaling.of_input(settings.bounds[name]) for name in names if name in settings.bounds}
-    target = Scaling.of_target(settings.bounds[settings.target]) if settings.target in settings.bounds else Scaling()
+    scalings = {name: Scaling.of_input(*settings.meaning(name)) for name in names if name in settings.bounds}
+    target = Scaling.of_target(*settings.meaning(settings.target)) if settings.target in settings.bounds else Scaling()
     if settings.target_scale == "max":
         values = np.concatenate([numbers(table, settings.target) for table in (*tables, *held)])
         target = Scaling(scale=float(np.abs(values).max()) or 1.0)

@@ -5,7 +5,7 @@ import pytest
 from diff2.federation.flare import follow
 from diff2.federation.flare.follow import JobStopped, Session
 from diff2.federation.server.job import JobSpec
-from federated import NAMES, agreement_of
+from federated import agreement_of
 
 
 class Lost:
@@ -37,7 +37,7 @@ def test_a_server_that_is_gone_is_noticed(tmp_path, monkeypatch):
     session._session, session._failed = Lost(5), lambda: ""
     with pytest.raises(JobStopped, match="the server cannot be reached any more"):
         session.run(
-            tmp_path, JobSpec(agreement_of("diff2"), NAMES, tmp_path), 1, start_timeout=2.0, report=lambda attempt: None
+            tmp_path, JobSpec(agreement_of("diff2"), tmp_path), 1, start_timeout=2.0, report=lambda attempt: None
         )
 
 
@@ -60,5 +60,5 @@ def test_one_question_that_is_not_answered_stops_nothing(tmp_path, monkeypatch):
     session._session, session._failed = server, lambda: ""
     with pytest.raises(JobStopped, match="FLARE reports FINISHED:COMPLETED"):
         session.run(
-            tmp_path, JobSpec(agreement_of("diff2"), NAMES, tmp_path), 1, start_timeout=2.0, report=lambda attempt: None
+            tmp_path, JobSpec(agreement_of("diff2"), tmp_path), 1, start_timeout=2.0, report=lambda attempt: None
         )

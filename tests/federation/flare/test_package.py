@@ -355,6 +355,9 @@ class Deployment:
         tables = write_tables(folder / "tables")
         for name in NAMES:
             (tables / name / "records.csv").rename(self.folders[name] / "records.csv")
+            approve = [self.folders[name] / "run.toml", "--site", self.folders[name] / "site.toml", "--yes"]
+            done = CliRunner().invoke(app, ["federate", "approve", *map(str, approve)])
+            assert done.exit_code == 0, done.output
         for name in ("server", *NAMES):
             self.join(name)
 

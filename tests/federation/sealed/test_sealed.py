@@ -35,6 +35,7 @@ from federated import (
     Truth,
     agreement_of,
     answer_labels,
+    approving,
     entries,
     federated_run,
     gradient,
@@ -77,7 +78,7 @@ QUESTION = write(request(gradient(), Z).message())
 
 def sealed_run(agreement, directory, keys, sites=None, server=AddingServer, **options):
     """Train in this process, coordinated by a site; return the result and the transport below the server."""
-    below = Recorder(sites or make_sites(directory / "sites", keys=keys))
+    below = Recorder(approving(sites or make_sites(directory / "sites", keys=keys), agreement))
     adder = server(below)
     training = quiet_prepare(agreement, adder, directory / "coordinator", keys=keys, **options)
     result = training.run(progress=False)

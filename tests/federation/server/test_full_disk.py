@@ -11,7 +11,7 @@ from diff2.federation.faults import CannotWrite
 from diff2.federation.flare.follow import error_of
 from diff2.federation.server import OUTCOME
 from diff2.federation.server.job import JobSpec, run_job
-from federated import NAMES, agreement_of, in_process, make_sites
+from federated import agreement_of, approving, in_process, make_sites
 
 AGREEMENT = agreement_of("diff2")
 pytestmark = [
@@ -35,7 +35,7 @@ class Disk:
 
 
 def run(tmp_path):
-    run_job(JobSpec(AGREEMENT, NAMES, tmp_path / "run"), in_process(make_sites(tmp_path / "sites")))
+    run_job(JobSpec(AGREEMENT, tmp_path / "run"), in_process(approving(make_sites(tmp_path / "sites"), AGREEMENT)))
 
 
 def test_the_outcome_is_written_to_the_space_that_was_reserved(tmp_path, monkeypatch, capsys):

@@ -28,6 +28,7 @@ from federated import (
     agreement_of,
     answer_labels,
     ask,
+    describe,
     difference,
     gradient,
     lines,
@@ -57,7 +58,7 @@ def opening(directory, policy=ANYTHING, run=RUN, name="diff2", **changes):
 
 def test_it_describes_itself_and_opens_a_run(tmp_path):
     site = make_site(0, tmp_path)
-    described = tell(site, DESCRIBE, agreement=DIFF2.to_json())
+    described = describe(site, DIFF2)
     assert (described.fields["site"], described.fields["size"]) == ("north", SIZES[0])
     answer = open_run(site, DIFF2)
     assert (answer.kind, answer.fields["run"]) == ("opened", RUN)
@@ -247,8 +248,9 @@ class TestOpening:
         assert refused(tell(any_site, DESCRIBE, agreement=fields), "agreement")
 
     def test_no_code_is_named_by_the_server(self, any_site):
-        fields = agreement_of(diff2_with(TorchOptimizer("AdamW", {"lr": 0.1}))).to_json()
-        assert tell(any_site, DESCRIBE, agreement=fields).kind == "description"
+        agreement = agreement_of(diff2_with(TorchOptimizer("AdamW", {"lr": 0.1})))
+        assert describe(any_site, agreement).kind == "description"
+        fields = agreement.to_json()
         fields["algorithm"]["routine"]["optimizer"] = "antigravity.Fly"
         assert refused(tell(any_site, DESCRIBE, agreement=fields), "cannot name other code")
 
@@ -301,13 +303,13 @@ class TestPolicy:
 
     def test_its_size_is_not_reported(self, tmp_path):
         site = make_site(0, tmp_path, replace(ANYTHING, reported_size=6))
-        assert tell(site, DESCRIBE, agreement=DIFF2.to_json()).fields["size"] == 6
+        assert describe(site, DIFF2).fields["size"] == 6
         assert open_run(site, DIFF2, sizes=(6, 12, 4)).kind == "opened"
         few, all_records = ask(site, gradient()), ask(opened(tmp_path / "whole", DIFF2), gradient())
         assert few.fields["count"] == 6
         assert not np.allclose(few.arrays["value"], all_records.arrays["value"])
         larger = make_site(0, tmp_path / "larger", replace(ANYTHING, reported_size=9))
-        assert refused(tell(larger, DESCRIBE, agreement=DIFF2.to_json()), "fewer")
+        assert refused(describe(larger, DIFF2), "fewer")
 
 
 class TestLedger:
@@ -350,7 +352,7 @@ def test_what_goes_wrong_with_its_records_stays_at_the_site(tmp_path):
         raise ValueError("patient 4711 has no age")
 
     site = Site("north", load, ANYTHING, tmp_path / "north")
-    answer = tell(site, DESCRIBE, agreement=DIFF2.to_json())
+    answer = describe(site, DIFF2)
     assert refused(answer, "site.log")
     assert "4711" not in answer.fields["reason"]
     assert "4711" not in site.ledger.path.read_text()

@@ -92,6 +92,7 @@ class TestLines:
 
     def test_every_line_says_when_who_and_in_which_job(self, tmp_path):
         site = make_site(0, tmp_path, POLICY)
+        site.approve(PRIVATE)
         fields = {"agreement": PRIVATE.to_json(), "run": RUN, "sites": ["north", "south", "east"], "sizes": [8, 12, 4]}
         began = datetime.now(UTC)
         assert self.told(site, Message("open", {**fields, "engine": PRIVATE.build_engine()[0].name})).kind == "opened"
@@ -222,7 +223,7 @@ def full_disk(monkeypatch):
 
     monkeypatch.setattr(os, "write", half)
     monkeypatch.setattr(os, "fsync", fail)
-    monkeypatch.setattr("diff2.federation.site.site.write_whole", fail)
+    monkeypatch.setattr("diff2.federation.site.run_key.write_whole", fail)
     opening = builtins.open
 
     def no_logs(path, mode="r", *arguments, **named):

@@ -7,15 +7,17 @@ the organiser; with kits also the private key in each party's kit.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from ..._files import owner_only
+from ...data.scaling import Scaling
 from ...errors import InvalidArgument
 from ...runfile.reader import FederationSettings, RunFile
 from ..agreement import Agreement
-from ..from_run_file import has_data_at_sites, public_agreement, require_sites
+from ..from_run_file import has_data_at_sites, public_agreement
 from ..server.job import JobSpec
 from .job import NAME, write_job
 from .provisioning import Parties, participant_description, project_description, provision
@@ -25,15 +27,18 @@ SITE_FILE = """\
 # Settings of this site. They stay here: nobody else needs to see this file.
 [data]
 file = "records.csv"             # CSV, CSV.gz, Parquet, .npz; or entry_point = "module:function"
-# columns = {{ {columns} }}    # agreed name = name at this site, where they differ
 
-[policy]
-epsilon = {epsilon!r}                    # limit on the sum over all runs this site ever takes part in
+[data.columns]                   # by agreed name: the name here, and what it means; other runs are refused
+{columns}
+[policy]                         # limits, also for runs that you approve
+epsilon = {epsilon!r}                    # on the sum over all runs this site ever takes part in
 delta = {delta!r}
 algorithms = ["{algorithm}"]
+# max_rounds = {rounds}
 # smallest_size = 500            # take part only with at least this many records
 # reported_size = 1200           # train on the first 1200 records, and report this number
 # require_own_noise = true       # take part only where the sites add the noise themselves
+# max_epsilon_against_server = 5.0    # of a run: the server sees this site's answers with this site's noise alone
 
 [site]
 directory = "diff2-site"         # for its ledger, site.log, and keys of unfinished runs
@@ -88,8 +93,10 @@ If a job stops, because a process died or a site did not answer, a new job resum
 
 {INSTALL} You have `run.toml`, which says what is trained and
 under which guarantee; `site.toml`, **yours to edit**, for where your table is and what you agree to; and {{kit}}.
-Nobody else gets your `site.toml`, your key (`kit/startup/client.key`), or a record.
+Nobody else gets your `site.toml`, your key (`kit/startup/client.key`), or a record. The site takes part only in a run
+that somebody here has read and approved, whatever job is submitted:
 
+    diff2 federate approve run.toml --site site.toml
     diff2 federate join kit --site site.toml
     diff2 federate ledger site.toml
 
@@ -145,7 +152,7 @@ def write_package(
     for folder in folders.values():
         folder.mkdir(parents=True)
         shutil.copyfile(run.path, folder / "run.toml")
-    spec = JobSpec(agreement, parties.sites, Path(directory), settings.timeout, settings.minimum_sites)
+    spec = JobSpec(agreement, Path(directory), settings.timeout)
     write_job(folders["admin"] / "job", [spec], start_timeout=settings.start_timeout)
     for site in parties.sites:
         (folders[site] / "site.toml").write_text(_site_file(agreement), encoding="utf-8")
@@ -162,7 +169,6 @@ def packageable(run: RunFile) -> Agreement:
             f"{run.path}: [data] names tables on this machine; for a deployment it describes columns only, and every "
             "site's own site.toml says where its table is"
         )
-    require_sites(() if run.federation is None else run.federation.sites)
     return public_agreement(run)
 
 
@@ -174,13 +180,24 @@ def check_directory(directory: str) -> None:
 
 
 def _site_file(agreement: Agreement) -> str:
-    names = [*agreement.encoding.inputs, agreement.encoding.target]
+    encoding, target = agreement.encoding, agreement.encoding.target_scaling
+    means = {name: _range(scaling) for name, scaling in encoding.inputs.items()}
+    means[encoding.target] = _range(target) if target else f"classes = {json.dumps(list(encoding.classes or ()))}"
+    columns = (f"{json.dumps(name)} = {{ name = {json.dumps(name)}, {meaning} }}" for name, meaning in means.items())
     return SITE_FILE.format(
-        columns=", ".join(f'{name} = "{name}"' for name in names if name.isidentifier()),
+        columns="\n".join(columns) + "\n",
         epsilon=agreement.privacy.epsilon,
         delta=agreement.privacy.delta,
         algorithm=agreement.algorithm.name,
+        rounds=agreement.algorithm.rounds,
     )
+
+
+def _range(scaling: Scaling) -> str:
+    """Return what a column means, as it is written in a site.toml."""
+    text = f"bounds = [{scaling.low!r}, {scaling.high!r}]"
+    text += "" if scaling.missing is None else f", missing = {scaling.missing!r}"
+    return text + (f", unit = {json.dumps(scaling.unit)}" if scaling.unit else "")
 
 
 def _provision(out: Path, folders: Mapping[str, Path], parties: Parties, with_kits: bool) -> None:

@@ -33,22 +33,23 @@ class JobSpec:
     """What a job has to do.
 
     Args:
-        sites: the clients of the run, in this order.
         directory: of the run, on the server.
         timeout: seconds a site has for an answer.
-        minimum_sites: the run starts with at least this many sites and keeps to those; None: with all.
     """
 
     agreement: Agreement
-    sites: tuple[str, ...]
     directory: Path
     timeout: float = 60.0
-    minimum_sites: int | None = None
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The clients of the run, in this order."""
+        return self.agreement.sites
 
     @property
     def required_sites(self) -> int:
         """How many sites must be connected for the run to start."""
-        return len(self.sites) if self.minimum_sites is None else self.minimum_sites
+        return self.agreement.required_sites
 
     def to_text(self) -> str:
         """Return JSON text."""
@@ -62,8 +63,7 @@ def read_job_spec(text: str) -> JobSpec:
     try:
         fields = json.loads(text)
         agreement = read_agreement(fields.pop("agreement"))
-        sites, directory = tuple(map(str, fields.pop("sites"))), Path(fields.pop("directory"))
-        return JobSpec(agreement, sites, directory, **fields)
+        return JobSpec(agreement, Path(fields.pop("directory")), **fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidArgument(f"the job description is damaged ({error!r})") from None
 

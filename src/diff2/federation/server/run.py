@@ -87,7 +87,7 @@ def prepare_at_sites(
     if not run.complete:
         fields = {**agreed, "run": name, "sites": list(sites), "sizes": sizes, "engine": engine.name}
         opened = _asked(transport, Message(OPEN, fields), sites, timeout)
-        tag = _records_tag(agreement, sites, opened, keys)
+        tag = _sites_tag(agreement, sites, opened, keys)
     ledger = run.open_ledger(tag)
     place: tuple[Any, ...] = (transport, sites, noise_plan.population, name)
     options: dict[str, Any] = {"source": run.noise, "timeout": timeout, "watch": watch}
@@ -104,14 +104,18 @@ def _asked(transport: Transport, message: Message, sites: Sequence[str], timeout
     return read_answers(transport.broadcast(write(message), sites, timeout), sites, timeout)
 
 
-def _records_tag(
+def _sites_tag(
     agreement: Agreement, sites: Sequence[str], opened: Mapping[str, Message], keys: SiteKeys | None
 ) -> bytes:
-    """Return a hash of the sites' hashes of their records; refuse sites whose keys are not the coordinator's."""
+    """Return a hash of the fingerprints of the sites' keys, each of which is bound to the records of its site.
+
+    A site that lost its ledger takes a new key, so the run is not resumed. Sites whose keys for sealing are not the
+    coordinator's are refused.
+    """
     for site in sites:
         if agreement.trust.sealed and opened[site].fields.get("keys") != (keys and keys.fingerprint):
             raise BadAnswer(f"site {site!r} has other keys than the coordinator; give all sites the same file")
-    tags = [str(opened[site].fields.get("records")) for site in sites]
+    tags = [str(opened[site].fields.get("key")) for site in sites]
     return hashlib.sha256("\n".join(tags).encode()).digest()
 
 

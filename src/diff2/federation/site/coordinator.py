@@ -23,7 +23,7 @@ from ..server import OUTCOME, PROGRESS
 from ..server.job import JobSpec, read_job_spec, run_job
 from ..server.outcome import stopped_outcome
 from ..server.relay import BROADCAST, COORDINATE, COORDINATOR_TIMEOUT, ENDED, NEXT, REPLIES, TOTAL
-from ..wire.messages import Message, packed, read, refusal, write
+from ..wire.messages import Message, packed, read, write
 from ..wire.transport import NOBODY, Caller, Replies
 from .policy import SiteFile
 from .site import site_from_file
@@ -48,17 +48,19 @@ class CoordinatorSite:
         try:
             return write(self._next(message))
         except Diff2Error as error:
-            return refusal(f"site {self._site.name!r}, the coordinator: {error}")
+            return self._site.refused(error, caller)
 
     def _next(self, message: Message) -> Message:
         if message.kind == COORDINATE:
             if self._site.keys is None:
                 raise Refusal(NO_KEYS)
-            spec = read_job_spec(str(message.fields.get("job")))
+            spec, members = read_job_spec(str(message.fields.get("job"))), message.fields.get("members")
+            self._site.require_approved(spec.agreement)
+            if not isinstance(members, list):
+                raise BadMessage("expected members to be a list of names")
             name = hashlib.sha256(f"{spec.directory} {spec.agreement.digest}".encode()).hexdigest()[:16]
             spec = replace(spec, directory=self._directory / "runs" / name)
-            members = [str(name) for name in message.fields.get("members", [])]
-            self._run = _CoordinatedRun(spec, self._site.keys, members)
+            self._run = _CoordinatedRun(spec, self._site.keys, [str(name) for name in members])
         elif self._run is None:
             raise Refusal("this site coordinates no run")
         else:
