@@ -162,7 +162,7 @@ def ledger(
                 "algorithm": run.algorithm,
                 "epsilon": run.epsilon,
                 "delta": run.delta,
-                "charged": bool(found.answers(run.run)),
+                "charged": found.charged(run.run),
                 "epsilon_against_server": found.epsilon_against_server(run.run),
                 "answers": len(found.answers(run.run)),
                 "complete": run.run in found.ended,

@@ -51,13 +51,14 @@ never leaves you, and send the request, which holds no secret, to the organiser:
 
 The organiser returns it signed, with a new copy of this folder, which says how to make your kit"""
 REQUESTED_KIT = """\
-`{name}.signed.zip`. Make your kit from it and from
-the key of your request, after comparing this fingerprint of the root certificate with the other parties, by phone:
+`{name}.signed.zip`. Put it beside the
+`request/` that you made. Compare this fingerprint of the root certificate with the other parties, by phone, and make
+your kit:
 
     nvflare package {name}.signed.zip --request-dir request -w kits --fingerprint {fingerprint}
     mv kits/diff2/prod_00/{name} kit && chmod -R go= kit request
 
-That is all"""
+Your key is in these two folders only"""
 ORGANISER_NEXT = """
 Each party makes its key and a request with its `participant.yml` and sends you the request. Then:
 

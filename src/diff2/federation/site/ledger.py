@@ -108,8 +108,12 @@ class SiteBooks:
     def delta(self) -> float:
         return math.fsum(run.delta for run in self._charged())
 
+    def charged(self, run: str) -> bool:
+        """Whether the site has answered in this run, which then costs its whole plan."""
+        return run in self._answers
+
     def _charged(self) -> Iterator[RunLine]:
-        return (run for name, run in self.runs.items() if name in self._answers)
+        return (run for name, run in self.runs.items() if self.charged(name))
 
     def epsilon_against_server(self, run: str) -> float:
         """Return what the answers of a run cost against someone who sees each; infinite where the server adds noise."""

@@ -237,7 +237,7 @@ class Site:
 
     def _require_affordable(self, run: str, agreement: Agreement) -> None:
         """Refuse a run that was not answered yet, hence cost nothing, and would now exceed the policy's total."""
-        if not self.ledger.answers(run):
+        if not self.ledger.charged(run):
             self.policy.check_total(agreement, self.ledger.epsilon, self.ledger.delta)
 
     def _stated(self, message: Message, agreement: Agreement) -> tuple[str, tuple[str, ...], Plan]:
