@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
 from .._validate import one_of
+from .._version import __version__
 from ..errors import InvalidArgument, leak
+from ..planning.filter import FILTER, Filter
 from ..privacy import Budget, Ledger, Mechanism, NoiseSource
 from ..privacy.release import REPLACE_ONE
 from ..tables.encode import Encoded, encode
@@ -73,20 +76,34 @@ def fit(
     noise = NoiseSource.from_system() if seed is None else NoiseSource.from_seed(seed)
     target = known.target
     task = "classification" if isinstance(target, Classes) else "regression"
+    filter = Filter(budget)
     header = {
         "library": "diff2",
+        "version": __version__,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "adjacency": REPLACE_ONE,
         "unit": unit,
         "client_sizes": list(cohort.sizes),
         "weighting": weighting,
+        "clients_per_round": None,
+        "client_order": "round_robin",
+        "accounting": "exact",
         "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
-        "algorithm": {"name": "fit", "task": task},
+        "algorithm": {"name": FILTER, "task": task},
+        "opening_share": None,
+        "trust": None,
+        "multipliers": {},
+        "planned": filter.planned(),
+        "dimension": max(1, len(known.names)),
+        "engine": "table",
         "seeded": seed is not None,
         "leaks": known.leaks(),
-        "schema": known.to_json(),
+        "columns": known.to_json(),
+        "run_file": None,
+        "signed_by": None,
     }
     ledger = Ledger(header, None if directory is None else os.path.join(directory, "ledger.jsonl"))
-    session = Session(cohort, Mechanism(ledger, noise), budget)
+    session = Session(cohort, Mechanism(ledger, noise), filter)
     rng = np.random.default_rng(int.from_bytes(noise.bytes(16, "public draws"), "big"))  # public: part of the model
     preparation = Preparation((), known.widths, known.nullable)
     bounds = known.bounds
