@@ -15,8 +15,8 @@ import numpy as np
 
 from .asking import Ask
 from .columns import Column, often_missing, uniform_column
-from .preparation import Preparation, Projections, whitening_of
 from .linear import LinearModel
+from .preparation import Preparation, Projections, whitening_of
 from .second_moment import ROOT, as_matrix, noise_norm
 from .statistics import (
     CONSTANT,

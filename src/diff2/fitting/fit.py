@@ -115,7 +115,9 @@ def fit(
         )
         limits = (-math.inf, math.inf)
     else:
-        limits = (float(target.low), float(target.high)) if isinstance(target, Regression) else (0.0, float(target.high))
+        limits = (
+            (float(target.low), float(target.high)) if isinstance(target, Regression) else (0.0, float(target.high))
+        )
         linear = fit_regression(
             session.ask, session.mu * math.sqrt(1 - TREES_SHARE), cohort.heaviest, preparation, bounds, limits, rng
         )

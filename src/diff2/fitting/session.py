@@ -37,6 +37,4 @@ class Session:
         """Choose a candidate by its score at this price."""
         self._filter.spend(mu, scores.purpose)
         found = self._cohort.scores(scores)
-        return release_choice(
-            self._mechanism, found, scores.sensitivity, mu, self._filter.releases, scores.purpose
-        )
+        return release_choice(self._mechanism, found, scores.sensitivity, mu, self._filter.releases, scores.purpose)

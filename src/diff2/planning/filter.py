@@ -24,7 +24,8 @@ class Filter:
     """What is left of a budget."""
 
     def __init__(self, budget: Budget):
-        self.mu = gdp_mu(*continuous_budget(budget.epsilon, budget.delta, MOST_RELEASES))
+        # A little less, so that all of it together, rounded up, is within the budget.
+        self.mu = gdp_mu(*continuous_budget(budget.epsilon, budget.delta, MOST_RELEASES)) * (1 - 1e-12)
         self._spent = 0.0  # the sum of the squared prices
         self.releases = 0
 

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 from ..errors import InvalidArgument, LedgerError
 from ..privacy import BoundedMean, Ledger, Release
+from ..privacy.exponential import RATE_BITS, rate_of
 from ..privacy.ledger import parse
 from ..privacy.lines import SHA256
 from ..privacy.mechanism import noise_scale
-from ..privacy.release import GAUSSIAN, NONE, ZERO
+from ..privacy.release import EXPONENTIAL, GAUSSIAN, NONE, ZERO
 from ..questions import SCALING, Question, Smoothness
 from .filter import FILTER, check_filter
 from .header import described, read_plan, require_same, with_parties
@@ -156,6 +157,8 @@ def _check_noise(path: str, ledger: Ledger) -> None:
         if release.mechanism == GAUSSIAN:
             rounding = release.rounding
             std = _noise_std(release)
+        elif release.mechanism == EXPONENTIAL:
+            std = rate_of(1 / release.multiplier, int(release.sensitivity)) * 2.0**-RATE_BITS
         if release.noise_std != std or release.rounding != rounding:
             raise LedgerError(
                 f"{path}, line {number}: noise_std={release.noise_std!r}; with multiplier={release.multiplier!r}, "
