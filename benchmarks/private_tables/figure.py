@@ -30,7 +30,8 @@ def draw(scores: Scores, path: Path) -> None:
             x, y = zip(*points, strict=True)
             heavy = name == FIT
             axes.plot(x, y, marker="o", ms=6 if heavy else 4, lw=2.8 if heavy else 1.4, color=colour)
-            ends[name] = (max(y[-1], LOWEST + 0.02), colour, "bold" if heavy else "normal")
+            label = name if y[-1] >= LOWEST else f"{name} (below)"
+            ends[label] = (max(y[-1], LOWEST + 0.02), colour, "bold" if heavy else "normal")
     axes.axhline(1.0, color="#888888", lw=1, ls="--")
     axes.axhline(0.0, color="#888888", lw=1, ls="--")
     ends["boosting, not private"] = (1.0, "#666666", "normal")
@@ -45,7 +46,7 @@ def draw(scores: Scores, path: Path) -> None:
     axes.set_xscale("log")
     axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
     axes.minorticks_off()
-    axes.set_ylim(LOWEST, 1.08)
+    axes.set_ylim(LOWEST, max(1.08, *(height + 0.05 for height, _, _ in ends.values())))
     axes.set_xlabel("epsilon (delta = 1e-5, replacing one row)")
     axes.set_ylabel("share of what boosting explains, mean over tables")
     axes.set_title(f"Private models of {len(scores.tables)} public tables, no tuning", loc="left", fontsize=11)
