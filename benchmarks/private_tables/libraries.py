@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from diff2.tables.rows import Rows
+
 from . import adjacency
 from .problem import Problem, largest_norm
 from .references import predicted as predicted_by
@@ -18,7 +20,8 @@ GIVEN = {
     "linear": f"{INPUTS}; LinearRegression with bounds_X and bounds_y. Counts as numbers",
     "logistic": f"{INPUTS}; LogisticRegression with data_norm, the largest norm that the bounds allow",
     "forest": f"{INPUTS}; RandomForestClassifier with bounds and classes, its ten trees of depth five",
-    "ebm": "raw columns, their types and bounds and those of the target; its defaults. Counts as numbers",
+    "ebm": "raw columns, their types and bounds and those of the target; its defaults. Missing numbers, which it "
+    "refuses, are the middle of their bounds. Counts as numbers",
 }
 
 
@@ -95,7 +98,7 @@ def dp_ebm(problem: Problem, epsilon: float, seed: int) -> np.ndarray:
         "random_state": seed,
         "n_jobs": 1,
     }
-    train, test = (_raw(rows.numeric, rows.codes) for rows in (problem.train_rows, problem.test_rows))
+    train, test = (_raw(rows, problem) for rows in (problem.train_rows, problem.test_rows))
     if problem.task == "classes":
         classifier = DPExplainableBoostingClassifier(**options).fit(train, problem.target.astype(int))
         return predicted_by(classifier, test, problem)
@@ -111,5 +114,6 @@ def _bounds(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     return low, np.ones_like(low)
 
 
-def _raw(numeric: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    return np.concatenate([numeric.astype(object), codes.astype(str).astype(object)], axis=1)
+def _raw(rows: Rows, problem: Problem) -> np.ndarray:
+    numeric = np.where(np.isnan(rows.numeric), problem.schema.bounds.mean(1), rows.numeric)
+    return np.concatenate([numeric.astype(object), rows.codes.astype(str).astype(object)], axis=1)
