@@ -7,7 +7,7 @@ from pathlib import Path
 from .contestants import CONTESTANTS, FIT, LINEAR
 from .scores import Scores
 
-COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#7b6fb0", "#4d4d4d"]
+COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#1f6f8b", "#d55e00", "#8c6d31", "#7b6fb0", "#4d4d4d"]
 LOWEST = -0.5  # of the axis; lines below leave it
 APART = 0.055  # of the axis, between labels
 
