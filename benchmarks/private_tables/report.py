@@ -107,17 +107,18 @@ def _rules() -> Iterator[str]:
         "All contestants protect one row of the table, also where rows belong to people; those are only split by "
         "person. Training and test targets lie within the schema's bounds. A probability below "
         f"{LEAST_PROBABILITY:g} of the class that came counts as that, a predicted count below {LEAST_COUNT:g} "
-        f"likewise. In a mean over tables one table counts for {WORST_SHARE:g} at worst and {BEST_SHARE:g} at best, and "
-        f"not at all where boosting explains less than {LEAST_EXPLAINED:.0%} of the baseline's deviance. A contestant's "
-        f"mean is over the tables that it takes. Of tables above {MOST_ROWS:,} rows that many are used by default, by a fixed "
-        "permutation."
+        f"likewise. In a mean over tables one table counts for {WORST_SHARE:g} at worst and {BEST_SHARE:g} at best, "
+        f"and not at all where boosting explains less than {LEAST_EXPLAINED:.0%} of the baseline's deviance. A "
+        f"contestant's mean is over the tables that it takes. Of tables above {MOST_ROWS:,} rows that many are used by "
+        "default, by a fixed permutation."
     )
 
 
 def _left_out(scores: Scores) -> Iterator[str]:
     absent = {name: scores.skipped.get(name, "not run") for name in TABLES if name not in scores.tables}
     absent |= {name: scores.skipped.get(name, "not run") for name in CONTESTANTS if name not in scores.contestants}
-    yield from (f"- {name}: {reason}" for name, reason in absent.items())
+    for reason in dict.fromkeys(absent.values()):
+        yield f"- {', '.join(name for name in absent if absent[name] == reason)}: {reason}"
     for name, tables in scores.refused.items():
         for reason in dict.fromkeys(tables.values()):
             yield f"- {name} {reason}: {', '.join(table for table in tables if tables[table] == reason)}"
