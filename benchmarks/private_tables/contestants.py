@@ -1,6 +1,6 @@
 """Who takes part: each a function of a problem, epsilon and seed that returns predictions for the test rows.
 
-Every contestant gets the same rows and the same schema, and is used as its documentation recommends. Settings are fixed
+Every contestant gets the same rows and the same schema, and is used near what its documentation recommends. Settings are fixed
 for all tables; nothing is tuned.
 """
 
