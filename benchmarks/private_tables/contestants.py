@@ -1,7 +1,7 @@
 """Who takes part: each a function of a problem, epsilon and seed that returns predictions for the test rows.
 
-Every contestant gets the same rows and the same schema, and is used near what its documentation recommends. Settings are fixed
-for all tables; nothing is tuned.
+Every contestant gets the same rows and the same schema, and is used near what its documentation recommends. Settings
+are fixed for all tables.
 """
 
 from __future__ import annotations
