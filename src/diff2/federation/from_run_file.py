@@ -52,7 +52,7 @@ def job_from_run_file(
         if len(names) != len(tables.clients):
             raise InvalidArgument(f"[federation] lists {len(names)} sites, [data] has {len(tables.clients)} clients")
         agreement, sites = _agreement(run, tables.encoding, tables.leaks), directory / "sites"
-        _write_sites(tables, names, sites, agreement)
+        _write_sites(tables, names, sites, agreement, run.privacy.public_sizes)
     require_sites(names)
     return JobSpec(agreement, names, directory.resolve(), federation.timeout, federation.minimum_sites), sites
 
@@ -108,10 +108,17 @@ def site_names(clients: Sequence[str]) -> tuple[str, ...]:
 def _agreement(run: RunFile, encoding: Encoding, leaks: tuple[str, ...]) -> Agreement:
     group = getattr(run.data, "group_column", None)
     trust = Trust() if run.federation is None else run.federation.who
-    return Agreement(run.algorithm, run.model, run.privacy, run.run, encoding, group, leaks, trust)
+    privacy = replace(run.privacy, public_sizes=None)  # every site states its own, as reported_size
+    return Agreement(run.algorithm, run.model, privacy, run.run, encoding, group, leaks, trust)
 
 
-def _write_sites(tables: EncodedClients, names: Sequence[str], folder: Path, agreement: Agreement) -> None:
+def _write_sites(
+    tables: EncodedClients,
+    names: Sequence[str],
+    folder: Path,
+    agreement: Agreement,
+    public_sizes: int | Sequence[int] | None,
+) -> None:
     """Write one folder per client, with its records and a site.toml; leave existing ones as they are."""
     private = agreement.run.seed is None and agreement.privacy.budget.private
     epsilon = repr(agreement.privacy.epsilon) if private else "inf"
@@ -130,4 +137,7 @@ def _write_sites(tables: EncodedClients, names: Sequence[str], folder: Path, agr
             arrays["groups"] = np.asarray(tables.groups[p])
         np.savez(path.with_name("records.npz"), **arrays)
         policy = f"epsilon = {epsilon}\ndelta = {agreement.privacy.delta!r}\n"
+        if public_sizes is not None:
+            size = public_sizes if isinstance(public_sizes, int) else public_sizes[p]
+            policy += f"reported_size = {size}\n"
         path.write_text(f'[data]\nfile = "records.npz"\n\n[policy]\n{policy}{keys}', encoding="utf-8")

@@ -307,6 +307,15 @@ class TestPolicy:
         larger = make_site(0, tmp_path / "larger", replace(ANYTHING, reported_size=9))
         assert refused(tell(larger, DESCRIBE, agreement=DIFF2.to_json()), "fewer")
 
+    def test_with_poisson_batches_it_has_places_for_as_many_records_as_it_reports(self, tmp_path):
+        """Whether it has that many must not show: 9 are reported by sites with 8 records and with 12."""
+        agreement = agreement_of("dpsgd, poisson")
+        for index in (0, 1):
+            site = make_site(index, tmp_path, replace(ANYTHING, smallest_size=9, reported_size=9))
+            fields = tell(site, DESCRIBE, agreement=agreement.to_json()).fields
+            assert (fields["size"], fields["exact"]) == (9, False)
+            assert open_run(site, agreement, sizes=(9, 9, 9)).kind == "opened"
+
 
 class TestLedger:
     def test_refusals_are_recorded_at_the_site(self, tmp_path):
