@@ -6,7 +6,6 @@ mechanism adds; without it, nothing is.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable
 
@@ -261,19 +260,3 @@ def binary_parts(count: int) -> list[tuple[int, int]]:
         parts.append((start, length))
         start += length
     return parts
-
-
-def gaussian_stream(key: bytes, count: int, *label: object) -> np.ndarray:
-    """The noise of a run, again: SHAKE-256 of the key and the label, Box-Muller."""
-    message = key
-    for part in label:
-        text = str(part).encode()
-        message += len(text).to_bytes(4, "big") + text
-    half = (count + 1) // 2
-    stream = hashlib.shake_256(message).digest(16 * half)
-    uniform = [((int.from_bytes(stream[8 * i : 8 * i + 8], "little") >> 11) + 1) / 2**53 for i in range(2 * half)]
-    radius = [math.sqrt(-2 * math.log(u)) for u in uniform[:half]]
-    turn = [2 * math.pi * u for u in uniform[half:]]
-    pairs = [r * math.cos(t) for r, t in zip(radius, turn, strict=True)]
-    pairs += [r * math.sin(t) for r, t in zip(radius, turn, strict=True)]
-    return np.array(pairs[:count])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from typing import NamedTuple
 
 import numpy as np
+import scipy.stats
 import torch
 
 import diff2
 from diff2.cohorts.bounds import bounded
-from diff2.privacy import BoundedMean, Ledger, Mechanism, NoiseSource, Release
+from diff2.privacy import BoundedMean, Ledger, Mechanism, NoiseSource, Release, mechanism
+from diff2.privacy.discrete_gaussian import discrete_gaussian
+from diff2.privacy.lines import HEADER_FIELDS, chained
 from diff2.training.loop import Training
 
 DELTA = 1e-5
@@ -19,11 +23,14 @@ DELTA = 1e-5
 def ledger_header(*, delta=DELTA, seeded=False, **fields):
     """Return what a run writes into the first line of its ledger."""
     return {
+        **dict.fromkeys(sorted(HEADER_FIELDS)),
         "adjacency": "replace-one",
         "unit": "record",
         "client_sizes": [30, 70],
         "budget": {"epsilon": 3.0, "delta": delta},
         "algorithm": {"name": "diff2"},
+        "planned": {"releases": 3, "exposure": []},
+        "leaks": [],
         "seeded": seeded,
         **fields,
     }
@@ -31,6 +38,22 @@ def ledger_header(*, delta=DELTA, seeded=False, **fields):
 
 def in_memory_ledger(**fields):
     return Ledger(ledger_header(**fields))
+
+
+def untimed(path):
+    """The lines of a ledger as plain values, without what tells two runs of one seed apart."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in ("time", "chain")} for line in lines]
+
+
+def rechained(lines):
+    """The lines of a ledger as their author would write them: chained anew."""
+    found, chain = [], ""
+    for line in lines:
+        fields = {name: value for name, value in json.loads(line).items() if name != "chain"}
+        text, chain = chained(fields, chain)
+        found.append(text)
+    return found
 
 
 def mean_of(value, sensitivity=0.25, *, rounding=0.0, adjacency="replace-one", round=1, purpose="gradient", **fields):
@@ -46,8 +69,35 @@ class Untouchable(NoiseSource):
     def __init__(self):
         super().__init__(b"", private=False)
 
-    def gaussian(self, *arguments):
+    def bytes(self, *arguments):
         raise AssertionError("noise was drawn")
+
+
+def is_normal(draws, scale):
+    """Whether numbers pass for normal ones of this deviation, by their distribution and by their length."""
+    draws = np.ravel(draws) / scale
+    length = scipy.stats.chi2(draws.size).cdf((draws**2).sum())
+    return scipy.stats.kstest(draws, scipy.stats.norm.cdf).pvalue > 0.001 and 0.0005 < length < 0.9995
+
+
+LABEL_PARTS = {"noise": 4, "tree": 5}
+
+
+class DrawnNoise:
+    """All noise that mechanisms draw from here on, by its label: what a reference needs to follow a run."""
+
+    def __init__(self, monkeypatch):
+        self.steps = {}
+
+        def recorded(source, count, *label):
+            self.steps[label[: LABEL_PARTS[label[0]]]] = drawn = discrete_gaussian(source, count, *label)
+            return drawn
+
+        monkeypatch.setattr(mechanism, "discrete_gaussian", recorded)
+
+    def __call__(self, *label):
+        """Return noise of deviation one."""
+        return self.steps[label] / 2.0**32
 
 
 class StubCohort:
@@ -85,6 +135,7 @@ def stub_run(plan, *, dimension=3, curvature=1.0, seed=1, start=1.0, between=lam
     budget = {"epsilon": plan.budget.epsilon, "delta": plan.budget.delta}
     training = Training(
         plan=plan,
+        untouched=None,
         cohort=StubCohort(plan.population, curvature),
         mechanism=Mechanism(
             in_memory_ledger(adjacency=plan.population.adjacency, budget=budget), NoiseSource.from_seed(seed)

@@ -1,6 +1,5 @@
 """Every algorithm against itself written again in NumPy: without noise, with it, and at the corners."""
 
-import hashlib
 import math
 from dataclasses import replace
 
@@ -35,18 +34,16 @@ from reference import (
     binary_parts,
     dpsrm,
     federated,
-    gaussian_stream,
     recursive_diff2,
     srnsgd,
 )
 from reference import (
     diff2 as reference_diff2,
 )
-from stubs import stub_run
+from stubs import DrawnNoise, stub_run
 
 EQUAL = (6, 6, 6)
 SIZES = (8, 12, 4)
-SEED = 1  # of ``run``
 START = start_vector().numpy()
 
 
@@ -55,21 +52,25 @@ def problem(sizes=SIZES, weighting="clients"):
     return Problem(clients, HIDDEN, weighting == "records")
 
 
-class Replay:
-    """The noise of a run, drawn again: scale from the ledger's line, which must be that of the radius asked for."""
+@pytest.fixture
+def drawn(monkeypatch):
+    return DrawnNoise(monkeypatch)
 
-    def __init__(self, result, sensitivity):
+
+class Replay:
+    """The noise of a run again: scale from the ledger's line, which must be that of the radius asked for."""
+
+    def __init__(self, result, drawn, sensitivity):
         self.releases = {release.label: release for release in result.ledger.releases}
         self.sensitivity = sensitivity  # of a mean of vectors no longer than one; by purpose
-        self.key = hashlib.sha256(f"diff2 seed {SEED}".encode()).digest()
-        self.used = set()
+        self.drawn, self.used = drawn, set()
 
     def __call__(self, round, purpose, step, radius):
         release = self.releases[round, purpose, step]
         self.used.add(release.label)
         assert release.clip == pytest.approx(radius, rel=1e-6)
         assert release.noise_std == pytest.approx(release.multiplier * self.sensitivity[purpose] * radius, rel=1e-6)
-        return release.noise_std * gaussian_stream(self.key, len(START), "noise", round, purpose, step)
+        return release.noise_std * self.drawn("noise", round, purpose, step)
 
     def finish(self, value, expected):
         """All releases were met, and the run ended in the same place."""
@@ -102,11 +103,11 @@ FULL = [
 
 @pytest.mark.parametrize("name", FULL)
 @pytest.mark.parametrize("weighting", ["clients", "records"])
-def test_diff2_with_its_noise_is_the_reference_with_the_same_noise(name, weighting):
+def test_diff2_with_its_noise_is_the_reference_with_the_same_noise(name, weighting, drawn):
     algorithm = CATALOGUE[name]
     result = run(algorithm, budget=PRIVATE, weighting=weighting)
     sensitivity = 2 / (3 * 4) if weighting == "clients" else 2 / 24
-    replay = Replay(result, {"gradient": sensitivity, "difference": sensitivity})
+    replay = Replay(result, drawn, {"gradient": sensitivity, "difference": sensitivity})
     path = reference_diff2(
         problem(SIZES, weighting),
         START,
@@ -139,9 +140,9 @@ def test_bvr_local_sgd_on_all_records_is_the_papers_pseudo_code(smoothness):
     assert_same(run(algorithm, EQUAL), path[-1][0])
 
 
-def test_bvr_local_sgd_with_its_noise_is_the_reference_with_the_same_noise():
+def test_bvr_local_sgd_with_its_noise_is_the_reference_with_the_same_noise(drawn):
     result = run(bvr(6), EQUAL, budget=PRIVATE)
-    replay = Replay(result, {"gradient": 2 / 18, "difference": 2 / 18, "local": 2 / 6})
+    replay = Replay(result, drawn, {"gradient": 2 / 18, "difference": 2 / 18, "local": 2 / 6})
     path = reference_diff2(problem(EQUAL), START, **BVR, **LOCAL, learning_rate=0.05, noise=replay)
     replay.finish(result.params, path[-1][0])
 
@@ -164,9 +165,9 @@ def test_bvr_local_sgd_with_a_uniform_output_returns_any_point_but_the_last():
 
 
 @pytest.mark.parametrize("smoothness", [0.5, 3.0, 8.0, 100.0])
-def test_recursive_momentum_takes_the_gain_that_leaves_the_least_noise(smoothness):
+def test_recursive_momentum_takes_the_gain_that_leaves_the_least_noise(smoothness, drawn):
     result = run(RecursiveDiff2(ROUNDS, 2.0, smoothness, routine=STEP), budget=PRIVATE)
-    replay = Replay(result, {"gradient": 2 / 12})
+    replay = Replay(result, drawn, {"gradient": 2 / 12})
     z = result.plan.multipliers["gradient"]
     expected, gains, variances = recursive_diff2(
         problem(),
@@ -227,11 +228,11 @@ def test_dpsrm_on_all_records_is_the_reference(clip):
     assert_same(run(DPSRM(**settings, batch_size=24, routine=routine)), expected)
 
 
-def test_dpsrm_with_its_noise_is_the_reference_with_the_same_noise():
+def test_dpsrm_with_its_noise_is_the_reference_with_the_same_noise(drawn):
     settings = {"rounds": ROUNDS, "clip_gradient": 2.0, "clip_difference": 0.4, "gain": 0.3}
     algorithm = DPSRM(**settings, batch_size=24, routine=NormalizedDescent(0.05, max_step_norm=0.15))
     result = run(algorithm, budget=PRIVATE)
-    replay = Replay(result, {"gradient": 2 / 12, "difference": 2 / 12})
+    replay = Replay(result, drawn, {"gradient": 2 / 12, "difference": 2 / 12})
     replay.finish(
         result.params, dpsrm(problem(), START, **settings, learning_rate=0.05, max_step_norm=0.15, noise=replay)
     )  # fmt: skip
@@ -240,11 +241,10 @@ def test_dpsrm_with_its_noise_is_the_reference_with_the_same_noise():
 @pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize("schedule", ["constant", "inverse_root"])
 @pytest.mark.parametrize(("batches", "epochs", "restarts"), [(4, 3, 2), (2, 4, 3), (1, 5, 2)])
-def test_srnsgd_is_the_reference(private, schedule, batches, epochs, restarts):
+def test_srnsgd_is_the_reference(private, schedule, batches, epochs, restarts, drawn):
     rounds = batches * epochs - 1
     algorithm = SRNSGD(rounds, batches, restarts, 3.0, 2.0, routine=NormalizedDescent(0.1, schedule=schedule))
     result = run(algorithm, **({"budget": PRIVATE} if private else {}))
-    key = hashlib.sha256(f"diff2 seed {SEED}".encode()).digest()
 
     def noise(epoch, count, purpose, radius):
         release = result.ledger.releases[epoch * batches + count - 1]
@@ -258,7 +258,7 @@ def test_srnsgd_is_the_reference(private, schedule, batches, epochs, restarts):
         )
         first = epoch * batches + 1
         return release.noise_std * sum(
-            gaussian_stream(key, len(START), "tree", first, purpose, int(math.log2(length)), start // length)
+            drawn("tree", first, purpose, int(math.log2(length)), start // length)
             for start, length in binary_parts(count)
         )
 
@@ -289,7 +289,7 @@ def test_srnsgd_is_the_reference(private, schedule, batches, epochs, restarts):
 @pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize("algorithm", [DPFedAvg, DPScaffold])
 @pytest.mark.parametrize("clip", [2.0, 6.0])
-def test_federated_averaging_on_all_records_is_the_reference(private, algorithm, clip):
+def test_federated_averaging_on_all_records_is_the_reference(private, algorithm, clip, drawn):
     settings = {"rounds": 4, "local_steps": 3, "clip_gradient": clip, "local_learning_rate": 0.04}
     server = diff2.GradientDescent(0.7)
     result = run(
@@ -297,7 +297,7 @@ def test_federated_averaging_on_all_records_is_the_reference(private, algorithm,
     )  # fmt: skip
     options = {"server_rate": 0.7, "scaffold": algorithm is DPScaffold}
     if private:
-        replay = Replay(result, {"local": 2 / 6})
+        replay = Replay(result, drawn, {"local": 2 / 6})
         replay.finish(result.params, federated(problem(EQUAL), START, **settings, **options, noise=replay))
     else:
         assert_same(result, federated(problem(EQUAL), START, **settings, **options))

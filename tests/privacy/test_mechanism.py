@@ -1,17 +1,17 @@
 """The one door through which something computed from records leaves: books first, then noise of the stated scale."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-import scipy.stats
 import torch
 
-from diff2.errors import BudgetExceeded, LedgerError
+from diff2.errors import BudgetExceeded, InvalidArgument, LedgerError
 from diff2.privacy import Ledger, Mechanism, NoiseSource, combined, epsilon_of
 from diff2.privacy.accounting import total_mu
-from diff2.privacy.mechanism import GRID_BITS
-from stubs import DELTA, Untouchable, in_memory_ledger, ledger_header, mean_of
+from diff2.privacy.mechanism import MOST_STEPS, UNIT_OF_ROUNDING, noise_scale
+from stubs import DELTA, DrawnNoise, Untouchable, in_memory_ledger, is_normal, ledger_header, mean_of
 
 DIMENSION = 100_000
 
@@ -26,7 +26,7 @@ def release(value=DIMENSION, sensitivity=0.25, *, multiplier=3.0, seed=1, ledger
 def test_noise_has_the_stated_scale(sensitivity, multiplier, factor, is_right):
     noise = release(20_000, sensitivity, multiplier=multiplier).value
     scale = sensitivity * multiplier * factor
-    assert (scipy.stats.kstest(noise, scipy.stats.norm(scale=scale).cdf).pvalue > 0.01) == is_right
+    assert is_normal(noise, scale) == is_right
 
 
 def test_noise_is_centred_on_the_value():
@@ -39,6 +39,23 @@ def test_noise_of_a_difference_is_proportional_to_its_radius():
     np.testing.assert_allclose(large, 1e4 * small, rtol=1e-6)
 
 
+@pytest.mark.parametrize("other", [{"value": 1e-9}, {"asked": b"another iterate"}, {"key": b"2" * 32}])
+def test_noise_of_another_value_or_question_is_independent(other):
+    """One grid step is enough. With the same noise the difference of two releases would be that of the values."""
+
+    def noise(value=0.0, asked=b"", key=b"1" * 32):
+        mean = replace(mean_of(np.full(DIMENSION, value)), asked=asked)
+        return Mechanism(in_memory_ledger(), NoiseSource(key, private=True)).release(mean, 3.0).value - value
+
+    assert np.array_equal(noise(), noise())
+    assert abs(np.corrcoef(noise(), noise(**other))[0, 1]) < 4.5 / math.sqrt(DIMENSION)
+
+
+def test_seeded_noise_is_the_same_for_values_that_differ_by_rounding():
+    one, other = (release(np.full(50, value)).value for value in (1.0, 1.0 + 1e-12))
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("other", [{"round": 2}, {"purpose": "difference"}, {"step": 1}, {"seed": 2}])
 def test_noise_of_other_rounds_purposes_steps_and_runs_is_independent(other):
     assert abs(np.corrcoef(release().value, release(**other).value)[0, 1]) < 4.5 / math.sqrt(DIMENSION)
@@ -49,26 +66,53 @@ def test_the_same_round_again_is_the_same_release():
     assert np.array_equal(release(value, round=4).value, release(value, round=4).value)
 
 
-def test_the_result_lies_on_a_grid_that_says_nothing_about_the_value():
-    value = np.full(1000, math.pi)
-    grid = 2.0 ** (math.floor(math.log2(0.75)) - GRID_BITS)
-    steps = release(value).value / grid
-    assert np.array_equal(steps, np.rint(steps))
-    assert not np.array_equal(value / grid, np.rint(value / grid))
-    # The last bits are taken: a coarser grid does not fit.
-    assert 0.4 < np.mean(steps % 2) < 0.6
+def test_what_leaves_is_a_whole_number_of_steps_with_exact_noise(monkeypatch):
+    """Red with Box-Muller: not a single coordinate agreed."""
+    drawn, value = DrawnNoise(monkeypatch), np.random.default_rng(0).normal(size=1000)
+    made = release(value)
+    grid = made.release.noise_std / 2**32
+    steps = np.rint(value / grid).astype(np.int64) + drawn.steps["noise", 1, "gradient", 0]
+    assert np.array_equal(made.value, steps * grid)
+    assert 0.4 < np.mean(steps % 2) < 0.6  # the last bits are taken: a coarser grid does not fit
 
 
 @pytest.mark.parametrize("dimension", [1, 101, 1_000_000])
 def test_the_noise_covers_what_rounding_adds_to_the_sensitivity(dimension):
+    for parties, rounding in [(1, 0.0), (1, 1e-3), (5, 1e-3)]:
+        std, grid = noise_scale(mean_of(dimension, rounding=rounding), 3.0, parties)
+        assert grid * math.sqrt(parties) * 2**32 == pytest.approx(std, rel=1e-15)
+        # Each of two neighbouring values moves by at most half a step per coordinate, and by the division.
+        moved = 0.25 * (1 + rounding) + grid * math.sqrt(dimension) + 2 * UNIT_OF_ROUNDING
+        assert moved <= std / 3.0 < moved * (1 + 1e-14)
     made = release(dimension).release
-    grid = 2.0 ** (math.floor(math.log2(0.75)) - GRID_BITS)
-    # Each of two neighbouring values moves by at most half a step per coordinate.
-    assert made.noise_std / made.multiplier >= 0.25 + grid * math.sqrt(dimension)
-    assert made.noise_std / made.multiplier == pytest.approx(0.25, rel=1e-6)
-    of_sums = release(dimension, rounding=1e-3).release
-    assert of_sums.noise_std >= 3.0 * (0.25 * (1 + 1e-3) + grid * math.sqrt(dimension))
-    assert of_sums.multiplier == 3.0
+    assert (made.noise_std, made.multiplier) == (noise_scale(mean_of(dimension), 3.0)[0], 3.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(sensitivity=1e-10, clip=2.0),
+        dict(sensitivity=1e-300, clip=1e-299),
+        dict(sensitivity=1e300, clip=1e300),
+        dict(sensitivity=1e-9, clip=1.0, sampling="poisson", rate=0.2),
+        dict(dimension=2**27 + 1),
+        dict(dimension=2**26 + 1, leaves=2),
+        dict(multiplier=2.0**31),
+    ],
+)
+def test_what_64_bits_or_the_grid_cannot_hold_is_refused_beforehand(change):
+    ledger, change = in_memory_ledger(), dict(change)
+    multiplier, dimension = change.pop("multiplier", 1.0), change.pop("dimension", 3)
+    mean = mean_of(3, **change)
+    mean = replace(mean, release=mean.release._replace(dimension=dimension))
+    with pytest.raises(InvalidArgument, match=r"64 bits|grid of the noise"):
+        Mechanism(ledger, Untouchable()).release(mean, multiplier)
+    assert len(ledger) == 0
+
+
+def test_the_largest_values_are_added_without_overflow():
+    made = release([1.0, -1.0], 4 / MOST_STEPS * 2**32, multiplier=1.0)
+    np.testing.assert_allclose(made.value, [1.0, -1.0], rtol=2.0**-25)
 
 
 def test_neighbours_on_the_grid_are_no_further_apart_than_the_noise_assumes():
@@ -120,7 +164,7 @@ def test_the_line_is_in_the_ledger_before_the_value_leaves(change, multiplier):
             raise FullDisk
 
     with pytest.raises(FullDisk):
-        Mechanism(BrokenLedger(ledger_header()), Untouchable()).release(mean_of(3, **change), multiplier)
+        Mechanism(BrokenLedger(ledger_header()), NoiseSource.from_seed(1)).release(mean_of(3, **change), multiplier)
 
 
 def test_what_is_written_is_what_was_done():

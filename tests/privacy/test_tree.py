@@ -5,13 +5,12 @@ from functools import cache
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from diff2.errors import LedgerError
 from diff2.privacy import Mechanism, NoiseSource, epsilon_of
 from diff2.privacy.release import tree_levels
-from reference import binary_parts, gaussian_stream
-from stubs import DELTA, Untouchable, in_memory_ledger, mean_of
+from reference import binary_parts
+from stubs import DELTA, DrawnNoise, Untouchable, in_memory_ledger, is_normal, mean_of
 
 SENSITIVITY, MULTIPLIER = 0.25, 3.0
 
@@ -21,9 +20,9 @@ def leaf_of(values, j, count, *, first_round=1, **changes):
     return mean_of(values[j % len(values)], **{**fields, **changes})
 
 
-def release(values, *, seed=1, first_round=1, ledger=None, leaves=None, skip=0):
+def release(values, *, seed=1, first_round=1, ledger=None, leaves=None, skip=0, source=None):
     """Release the leaves of a tree, one a round; return the sums of the first ones, and the releases."""
-    mechanism = Mechanism(in_memory_ledger() if ledger is None else ledger, NoiseSource.from_seed(seed))
+    mechanism = Mechanism(in_memory_ledger() if ledger is None else ledger, source or NoiseSource.from_seed(seed))
     count = len(values) if leaves is None else leaves
     made = [
         mechanism.release(leaf_of(values, j, count, first_round=first_round), MULTIPLIER)
@@ -33,14 +32,14 @@ def release(values, *, seed=1, first_round=1, ledger=None, leaves=None, skip=0):
 
 
 @pytest.mark.parametrize("leaves", [1, 2, 3, 5, 8, 13])
-def test_prefix_sums_carry_exactly_the_noise_of_the_nodes(leaves):
+def test_prefix_sums_carry_exactly_the_noise_of_the_nodes(monkeypatch, leaves):
     values = np.linspace(-1, 1, 6 * leaves).reshape(leaves, 6)
+    drawn = DrawnNoise(monkeypatch)
     sums, made = release(values, seed=3, first_round=40)
-    key = NoiseSource.from_seed(3).key
     assert made[0].noise_std == pytest.approx(MULTIPLIER * math.sqrt(tree_levels(leaves)) * SENSITIVITY, rel=1e-8)
     for count in range(1, leaves + 1):
         noise = sum(
-            gaussian_stream(key, 6, "tree", 40, "gradient", int(math.log2(length)), start // length)
+            drawn("tree", 40, "gradient", int(math.log2(length)), start // length)
             for start, length in binary_parts(count)
         )
         expected = values[:count].sum(0) + made[0].noise_std * noise
@@ -57,7 +56,7 @@ def many():
 def test_the_noise_of_a_prefix_has_the_variance_of_its_nodes(count, factor, is_right):
     sums, _ = many()
     scale = factor * MULTIPLIER * SENSITIVITY * 2 * math.sqrt(count.bit_count())  # 2: the root of four levels
-    assert (scipy.stats.kstest(sums[count - 1], scipy.stats.norm(scale=scale).cdf).pvalue > 0.01) == is_right
+    assert is_normal(sums[count - 1], scale) == is_right
 
 
 def test_nodes_and_trees_are_independent():
@@ -107,13 +106,34 @@ def test_an_epoch_costs_what_one_release_costs():
     assert ledger.epsilon() == epsilon_of([MULTIPLIER] * 3, DELTA)
 
 
+def source(trees=None):
+    return NoiseSource(b"1" * 32, private=True, trees=trees)
+
+
 def test_a_tree_goes_on_in_another_process():
-    values, whole, ledger = np.linspace(-1, 1, 14).reshape(7, 2), in_memory_ledger(), in_memory_ledger()
-    sums, _ = release(values, ledger=whole)
-    first, _ = release(values[:3], ledger=ledger, leaves=7)
-    rest, _ = release(values, ledger=ledger, skip=3)
+    values, whole, ledger, one = np.linspace(-1, 1, 14).reshape(7, 2), in_memory_ledger(), in_memory_ledger(), source()
+    sums, _ = release(values, ledger=whole, source=source())
+    first, _ = release(values[:3], ledger=ledger, leaves=7, source=one)
+    with pytest.raises(LedgerError, match="not known here; nothing was released"):
+        release(values, ledger=ledger, skip=3, source=source())
+    rest, _ = release(values, ledger=ledger, skip=3, source=source(one.trees))
     np.testing.assert_allclose(first[-1] + rest, sums[3:], rtol=0, atol=1e-12)
     assert ledger.releases == whole.releases
+
+
+def test_from_a_leaf_with_another_value_on_all_noise_is_fresh():
+    """Every node that holds the leaf has other noise, and costs the units of all leaves in it: lines for everybody."""
+    values, ledger = np.zeros((4, 20_000)), in_memory_ledger(budget={"epsilon": 9.0, "delta": DELTA})
+    sums, _ = release(values, ledger=ledger, source=source())
+    values[1, 0] = 1e-9
+    ledger.rewind(0)
+    again, made = release(values, ledger=ledger, source=source())
+    assert np.array_equal(sums[0], again[0])
+    for count in (1, 2, 3):
+        assert abs(np.corrcoef(sums[count], again[count])[0, 1]) < 5 / math.sqrt(20_000)
+    assert [line.members for line in made] == [(0,), None, None, None]
+    assert len(ledger) == 7
+    assert ledger.epsilon() == epsilon_of([MULTIPLIER] * 4, DELTA)
 
 
 REFUSED = {
@@ -126,7 +146,6 @@ REFUSED = {
     "a leaf beyond the tree": dict(step=5),
     "no leaf": dict(step=-1),
     "a leaf of a tree that began elsewhere": dict(round=4),
-    "a label that was used": dict(step=0, round=1),
 }
 
 

@@ -8,6 +8,7 @@ its length, at most m radii.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -33,8 +34,12 @@ def bounded(population: Population, question: Question, value: Vector | None, ro
         clip=float(question.radius),
         dimension=question.params.numel(),
     )
-    array = None if value is None else value.detach().cpu().numpy()
-    return BoundedMean(array, release, rounding, population.adjacency)
+    if value is None:
+        return BoundedMean(None, release, rounding, population.adjacency)
+    asked = hashlib.sha256()
+    for point in (question.params, question.previous):
+        asked.update(b"" if point is None else point.detach().cpu().contiguous().numpy().data)
+    return BoundedMean(value.detach().cpu().numpy(), release, rounding, population.adjacency, asked=asked.digest())
 
 
 def zero_mean(population: Population, question: Question) -> BoundedMean:

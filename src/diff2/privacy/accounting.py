@@ -8,13 +8,17 @@ it is :math:`(1/z)`-GDP, and adaptive composition (Dong, Roth & Su 2022) is exac
     \delta(\varepsilon) = \Phi(-\varepsilon/\mu + \mu/2) - e^\varepsilon \Phi(-\varepsilon/\mu - \mu/2)
 
 (Balle & Wang 2018). Adjacency is *replace one record* throughout, because the sensitivities are stated for it.
-Conversions round to the safe side: ``gdp_epsilon`` up, ``gdp_mu`` down.
+Conversions round to the safe side: ``gdp_epsilon`` up, ``gdp_mu`` down. What the noise of releases, which is on whole
+numbers, costs more than continuous noise (``discrete.py``) is in ``epsilon_of`` and ``epsilon_path``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from .discrete import discrete_epsilon
 
 _STEPS = 200  # bisection halves the bracket; the loop stops when no float lies between its ends
 
@@ -93,8 +97,9 @@ def total_mu(multipliers: Iterable[float]) -> float:
 
 
 def epsilon_of(multipliers: Iterable[float], delta: float) -> float:
-    """Return the epsilon that these Gaussian releases cost together, at ``delta``."""
-    return gdp_epsilon(total_mu(multipliers), delta)
+    """Return the epsilon that releases with these noise multipliers cost together, at ``delta``."""
+    noised = [value for value in multipliers if value != math.inf]
+    return discrete_epsilon(partial(gdp_epsilon, total_mu(noised)), delta, len(noised))
 
 
 def epsilon_path(multipliers: Iterable[float], delta: float, points: int = 64) -> Sequence[float]:
@@ -115,7 +120,8 @@ def epsilon_path(multipliers: Iterable[float], delta: float, points: int = 64) -
     path = np.full(mu.shape, math.inf)
     if finite.size:
         grid = np.unique(np.linspace(finite[0], finite[-1], points))
-        path[: finite.size] = np.interp(finite, grid, [gdp_epsilon(value, delta) for value in grid])
+        solved = [discrete_epsilon(partial(gdp_epsilon, value), delta, len(values)) for value in grid.tolist()]
+        path[: finite.size] = np.interp(finite, grid, solved)
     return [*np.minimum(path[:-1], total).tolist(), total]
 
 

@@ -7,7 +7,7 @@ The releases of a run have purposes, each with a share of the budget (the shares
     z_k = \sqrt{m_k / w_k} / \mu^*                       \quad \text{(exact)}, \qquad
     z_k = \sqrt{m_k \alpha / (w_k \varepsilon)}           \quad \text{(paper)}
 
-where :math:`\mu^*` is the GDP parameter of the budget and
+where :math:`\mu^*` is the GDP parameter of the budget, less what noise on whole numbers costs (``discrete.py``), and
 :math:`\alpha = 1 + \lceil 2 \log(1/\delta)/\varepsilon \rceil`. The second line is the paper's "Minimum Noise Level"
 proposition for every T and u, with :math:`\sigma = 2 z / (n_{min} P)`, :math:`w_1 = 1/u` and :math:`w_2 = 1 - 1/u`.
 
@@ -28,6 +28,7 @@ from ..errors import InvalidArgument
 from .accounting import gdp_epsilon, gdp_mu
 from .budget import Budget
 from .composition import by_exposure, gaussian_mu, price
+from .discrete import continuous_budget
 from .release import FIXED, FULL, POISSON, Release
 
 ACCOUNTINGS = ("exact", "paper")
@@ -65,8 +66,11 @@ def calibrate(
         return dict.fromkeys(used, 0.0)
     total = math.fsum(shares[purpose] for purpose in used)
     padding = overcount or {}
+    most = max(sum(profile.values()) for profile in found)
+    inner = Budget(*continuous_budget(budget.epsilon, budget.delta, most))
+    own = budget if accounting == "paper" else inner
     base = {
-        purpose: _alone(purpose, found, shares[purpose] / total, budget, accounting, padding.get(purpose, 1.0))
+        purpose: _alone(purpose, found, shares[purpose] / total, own, accounting, padding.get(purpose, 1.0))
         for purpose in used
     }
     sampled = any(sampling != FULL for profile in found for _, sampling, _ in profile)
@@ -75,7 +79,7 @@ def calibrate(
     elif accounting == "exact" and len(found) > 1:
         # Nobody may be exposed to the most releases of every purpose.
         largest = max(gaussian_mu(_priced(profile, base)) for profile in found)
-        base = {purpose: z * largest / gdp_mu(budget.epsilon, budget.delta) for purpose, z in base.items()}
+        base = {purpose: z * largest / gdp_mu(inner.epsilon, inner.delta) for purpose, z in base.items()}
     return _raise_until_within(base, found, budget)
 
 

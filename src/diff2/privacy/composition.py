@@ -6,6 +6,7 @@ releases that concern each kind of unit are composed, and the largest epsilon co
 
 * Full Gaussian releases: exactly, :math:`\mu^2 = \sum 1/z^2` (``accounting.py``).
 * Releases on random batches: numerically, as privacy-loss distributions (``sampled.py``), together with the former.
+* Noise on whole numbers: with what this costs more than continuous noise (``discrete.py``).
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from .accounting import gdp_epsilon
+from .discrete import discrete_epsilon
 from .release import FULL, Release
 
 Key = TypeVar("Key")
@@ -41,6 +44,34 @@ def profiles(releases: Iterable[Release]) -> list[dict[tuple[str, float, float],
         {(sampling, rate, multiplier): count for ((sampling, multiplier), rate), count in profile.items()}
         for profile in found
     ]
+
+
+def exposure_of(releases: Iterable[Release]) -> list[list[dict[str, Any]]]:
+    """Return what units are exposed to as plain values that can be priced again: one list for each kind of unit.
+
+    >>> exposure_of([Release(r, "gradient", multiplier=4.0) for r in (1, 2, 3)])
+    [[{'sampling': 'full', 'rate': 1.0, 'multiplier': 4.0, 'parties': 1, 'releases': 3}]]
+    """
+    found = by_exposure(((r.sampling, r.multiplier, r.parties), r.rate, r.members) for r in releases)
+    return [
+        [
+            {"sampling": sampling, "rate": rate, "multiplier": multiplier, "parties": parties, "releases": count}
+            for ((sampling, multiplier, parties), rate), count in profile.items()
+        ]
+        for profile in found
+    ]
+
+
+def exposure_epsilon(exposure: Iterable[Iterable[Mapping[str, Any]]], delta: float, *, of_one: bool = False) -> float:
+    """Return what :func:`exposure_of` costs at ``delta``; ``of_one``: with the noise of one of the parties alone."""
+    most = 0.0
+    for rows in exposure:
+        profile: Counter[tuple[str, float, float]] = Counter()
+        for row in rows:
+            alone = math.sqrt(row["parties"]) if of_one else 1.0
+            profile[row["sampling"], float(row["rate"]), float(row["multiplier"]) / alone] += row["releases"]
+        most = max(most, price(profile, delta))
+    return most
 
 
 def by_exposure(items: Iterable[tuple[Key, float, tuple[int, ...] | None]]) -> list[dict[tuple[Key, float], int]]:
@@ -85,11 +116,12 @@ def price(profile: Exposed, delta: float) -> float:
     """Return the epsilon of one collection of releases."""
     mu = gaussian_mu(profile)
     sampled = {key: count for key, count in profile.items() if key[0] != FULL}
+    noised = sum(count for (_, _, multiplier), count in profile.items() if multiplier != math.inf)
     if not sampled or math.isinf(mu):
-        return gdp_epsilon(mu, delta)
+        return discrete_epsilon(partial(gdp_epsilon, mu), delta, noised)
     from .sampled import sampled_epsilon  # what it needs takes a while to import
 
-    return sampled_epsilon(mu, sampled, delta)
+    return discrete_epsilon(partial(sampled_epsilon, mu, sampled), delta, noised)
 
 
 def gaussian_mu(profile: Exposed) -> float:

@@ -33,7 +33,6 @@ The bits are those of :class:`NoiseSource`, functions of key and label. A shorte
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from functools import cache
 from itertools import accumulate
@@ -42,11 +41,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._validate import at_least
-from ..errors import InvalidArgument
+from .discrete import SCALE_BITS
 from .noise import NoiseSource
 
-SCALE_BITS = 32
-SCALE = 2.0**SCALE_BITS  # sigma, in grid steps
 _CHUNK = 2**16  # values worked on together: they stay in the processor's cache
 _FEW = 8  # comparisons that are faster one by one than as arrays
 _WORD = 64  # bits
@@ -62,77 +59,6 @@ def discrete_gaussian(source: NoiseSource, count: int, *label: object) -> np.nda
     """
     at_least("count", count, 0)
     return _standard().draw(source, count, *label) if count else np.empty(0, dtype=np.int64)
-
-
-def added_delta(epsilon: float, coordinates: int, parties: int = 1) -> float:
-    r"""Return what to add to the delta of continuous Gaussian noise of the same deviation, at ``epsilon``.
-
-    Let a run release ``coordinates`` noisy numbers altogether: dimension times releases; of a tree, times its nodes. It
-    is within T = ``rounded_distance`` of a run whose noise is continuous and then rounded, in total variation, also
-    where a release depends on earlier ones: they are exchanged one after the other. Rounding comes after the noise and
-    costs nothing, as the value under the noise is whole. So for neighbours A, B, and A', B' with continuous noise, for
-    which *any* accountant (GDP, random batches) states :math:`(\varepsilon, \delta)`,
-
-    .. math::
-        A(S) \le A'(S) + T \le e^\varepsilon B'(S) + \delta + T
-        \le e^\varepsilon B(S) + \delta + (1 + e^\varepsilon)\, T.
-
-    What holds with nothing added, in any dimension: the Renyi divergence for a whole shift v is at most the continuous
-    one, :math:`\alpha \lVert v \rVert^2 / 2 \sigma^2`, hence :math:`\tfrac12 \mu^2`-zCDP (Canonne, Kamath & Steinke
-    2020). But it is not :math:`\mu`-GDP, since its loss takes values on a lattice; its exact delta is a sum over whole
-    numbers for one coordinate, and for vectors depends on all of v, not on its length alone.
-
-    >>> added_delta(epsilon=1.0, coordinates=10**7 * 2000) < 2e-10
-    True
-    """
-    return min(1.0, _upward((1 + math.exp(min(epsilon, 700.0))) * rounded_distance(coordinates, parties)))
-
-
-def rounded_distance(coordinates: int, parties: int = 1, scale: float = SCALE) -> float:
-    r"""Return a bound of the total variation between this noise and continuous Gaussian noise that is rounded.
-
-    With f the normal density of deviation :math:`\sigma`, p the discrete Gaussian and q the rounded normal,
-
-    .. math::
-        q(k) = \int_{-1/2}^{1/2} f(k + s)\, ds = f(k) \int_{-1/2}^{1/2} e^{-s^2/2\sigma^2} \cosh(ks/\sigma^2)\, ds
-        \ge f(k) \Big(1 - \frac{1}{24 \sigma^2}\Big),
-
-    and :math:`p \le f` on whole numbers, because :math:`\sum_k e^{-k^2/2\sigma^2} \ge \sigma \sqrt{2\pi}` (by Poisson
-    summation, all of whose terms are positive). So :math:`(p - q)^+ \le p / 24 \sigma^2`. Summed over k, this
-    is the distance: at most :math:`1 / 24 \sigma^2`, about twice what it is. Distances of coordinates add up.
-
-    The sum of the noise of ``parties`` h, each of deviation ``scale``, is compared with a normal of variance
-    :math:`h \sigma^2`, by way of a discrete Gaussian of that variance (``sum_divergence``).
-
-    >>> rounded_distance(coordinates=10**7)
-    2.2587...e-14
-    """
-    at_least("coordinates", coordinates, 0)
-    divergence = sum_divergence(parties, scale)
-    return min(1.0, _upward(coordinates * (1 / (24 * parties * scale**2) + divergence)))
-
-
-def sum_divergence(parties: int, scale: float = SCALE) -> float:
-    r"""Return a bound of :math:`\sup_k |\log P(k)/Q(k)|`: P the sum of h such draws, Q one of h times the variance.
-
-    It is :math:`10 \sum_{j<h} \exp(-2 \pi^2 \sigma^2 j/(j+1))` (Kairouz, Liu & Steinke 2021), for
-    :math:`\sigma^2 \ge 1/2`. Why: the sum of two draws, of variances :math:`\sigma^2` and :math:`\tau^2`, is z with the
-    probability that one draw of both variances has, times a constant, times :math:`\sum_x \exp(-(x - c_z)^2 / 2 s^2)`,
-    :math:`1/s^2 = 1/\sigma^2 + 1/\tau^2`. By Poisson summation that is a constant times :math:`1 \pm \theta`,
-    :math:`\theta = 2 \sum_{i \ge 1} \exp(-2 \pi^2 s^2 i^2)`. Both add up to one, so their ratio is at most
-    :math:`(1 + \theta) / (1 - \theta)`, in logarithm :math:`5 \exp(-2\pi^2 s^2)`. Then the next draw is added to both,
-    which brings them no further apart.
-
-    At :math:`\sigma = 2^{32}`, 1,000 parties and 10,000,000 coordinates it is below :math:`10^{-7.9 \cdot 10^{19}}` in
-    all. What is returned then is the least positive double.
-    """
-    at_least("parties", parties, 1)
-    if parties == 1:
-        return 0.0
-    if not scale**2 >= 0.5:
-        raise InvalidArgument(f"expected scale**2 >= 0.5, got scale={scale!r}")
-    terms = (math.exp(-2 * math.pi**2 * scale**2 * j / (j + 1)) for j in range(1, parties))
-    return max(_upward(10 * math.fsum(terms)), math.ulp(0.0))
 
 
 class _Edges(NamedTuple):
@@ -302,8 +228,8 @@ def exp_bounds(numerator: int, shift: int, precision: int) -> tuple[int, int]:
     less than 2 too small then, those left out less than 4, and rounding y makes less than 2. Squares and quotients
     are rounded outward.
 
-    >>> exp_bounds(1, 0, 20), math.exp(-1) * 2**20
-    ((385749, 385750), 385749.55...)
+    >>> exp_bounds(1, 0, 20)  # around 385749.55
+    (385749, 385750)
     """
     if numerator == 0:
         return 1 << precision, 1 << precision
@@ -319,8 +245,3 @@ def exp_bounds(numerator: int, shift: int, precision: int) -> tuple[int, int]:
         low, high = low * low >> work, (high * high >> work) + 1
     one = 1 << (work + precision)
     return one // high, one // low + 1
-
-
-def _upward(value: float) -> float:
-    """Return a little more than a value that a few floating-point operations gave."""
-    return value * (1 + 2.0**-40)

@@ -3,15 +3,16 @@ r"""The Gaussian mechanism: the only door through which something computed from 
 It takes a :class:`BoundedMean`, which only clipping makes and which carries its own sensitivity, and returns it with
 noise of deviation :math:`z \cdot \text{sensitivity}`. The ledger line is written first.
 
-Floating point. Adding a float to a float leaves traces of the secret in the last bits (Mironov 2012). So value and
-noise are both rounded to one power-of-two grid, about :math:`2^{-32}` of the noise deviation, and added there as
-integers, exactly. Rounding moves a coordinate by at most half a grid step, so two neighbouring inputs move apart by at
-most :math:`\text{grid} \sqrt{d}` more than before. That much, and what the rounding of the sums over records may add,
-is added to the sensitivity the noise is scaled by.
+Floating point. Adding a float to a float leaves traces of the secret in the last bits (Mironov 2012). So the value is
+rounded to whole steps of a grid, :math:`2^{-32}` of the noise deviation, and the noise is whole numbers of steps from
+the exact sampler (``discrete_gaussian.py``); they are added as integers. What leaves is a function of that sum and of
+public numbers. Rounding is paid for (:func:`noise_scale`), and so is what noise on whole numbers costs more than
+continuous noise (``discrete.py``).
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +20,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import BudgetExceeded, LedgerError
+from ..errors import BudgetExceeded, InvalidArgument, LedgerError
+from .discrete import MOST_DRAWS, SCALE
+from .discrete_gaussian import discrete_gaussian
 from .ledger import Ledger
 from .noise import NoiseSource
-from .release import GAUSSIAN, NONE, REPLACE_ONE, ZERO, Release, tree_nodes
+from .release import GAUSSIAN, NONE, POISSON, REPLACE_ONE, ZERO, Release, tree_nodes
 
-GRID_BITS = 32
+UNIT_OF_ROUNDING = 2.0**-53
+MOST_STEPS = 2.0**61  # of a value; noise and sums then stay within 64 bits, but for a probability below exp(-2^50)
+SMALLEST, LARGEST = 2.0**-900, 2.0**900  # of a deviation: beyond them doubles are no longer precise
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class BoundedMean:
     rounding: float = 0.0  # share by which floating-point sums may exceed the sensitivity
     adjacency: str = REPLACE_ONE
     sources: tuple[tuple[float, Any], ...] = ()  # where the value is elsewhere: the questions, with their weights
+    asked: bytes = b""  # a hash of the iterates: other questions get other noise even if the answer is the same
 
 
 def combined(parts: Sequence[tuple[float, BoundedMean]]) -> BoundedMean:
@@ -56,6 +62,7 @@ def combined(parts: Sequence[tuple[float, BoundedMean]]) -> BoundedMean:
         ),
         rounding=max(mean.rounding for _, mean in parts),
         sources=tuple((weight * inner, source) for weight, mean in parts for inner, source in mean.sources),
+        asked=b"".join(repr(float(weight)).encode() + mean.asked for weight, mean in parts),
     )
 
 
@@ -70,8 +77,8 @@ class Released(NamedTuple):
 class Mechanism:
     """Adds noise and keeps the books.
 
-    Formal guarantee: ``release(mean, z)`` is (1/z)-GDP, for every history of earlier releases, provided the sensitivity
-    bounds the change of ``mean.value`` under replacing one unit.
+    Formal guarantee: ``release(mean, z)`` is (1/z)-GDP up to what ``discrete.py`` prices, for every history of earlier
+    releases, provided the sensitivity bounds the change of ``mean.value`` under replacing one unit.
     """
 
     def __init__(self, ledger: Ledger, noise: NoiseSource):
@@ -80,6 +87,9 @@ class Mechanism:
 
     def release(self, mean: BoundedMean, multiplier: float) -> Released:
         r"""Write the ledger line, then return ``mean.value`` plus noise of deviation multiplier * sensitivity.
+
+        The line holds a hash of what is released. The same question with the same answer is the same release, and has
+        one line; another answer has other noise, and is another release.
 
         A leaf of a binary tree is released so that sums over the first leaves carry little noise. Every node of the
         tree has noise of its own, of deviation :math:`z \sqrt{D}` times the sensitivity, D levels. The sum of the first
@@ -91,25 +101,40 @@ class Mechanism:
         release, grid = self._described(mean, multiplier)
         if release.leaves:
             self._require_next_leaf(release)
-        self.ledger.record(release)
         if release.mechanism == ZERO:
-            return Released(np.zeros(release.dimension), release, 0.0)
-        if release.mechanism == NONE and mean.value is not None:
-            return Released(mean.value, release, 0.0)
+            return self._recorded(Released(np.zeros(release.dimension), release, 0.0))
         return self._noised(mean, release, grid)
 
     def _noised(self, mean: BoundedMean, release: Release, grid: float) -> Released:
         if mean.value is None:
             raise LedgerError("the value to be released is not here; ask the sites with a mechanism of theirs")
+        if release.mechanism == NONE:
+            return self._recorded(Released(mean.value, release, 0.0))
+        steps = whole_steps(mean.value, grid)
         if release.leaves:
-            label: tuple[object, ...] = ("tree", release.round - release.step, release.purpose)
-            steps = leaf_steps(self.noise, release.noise_std, grid, release.dimension, release.step, *label)
+            noise = self._leaf_noise(release, steps, mean.asked)
         else:
-            noise = self.noise.gaussian(release.dimension, "noise", *release.label)
-            steps = np.rint(release.noise_std * noise / grid)
-        # Beyond 2^52 steps a double is a whole number of steps already; the mean of clipped vectors stays far below.
-        value = (np.rint(mean.value / grid) + steps) * grid
-        return Released(value, release, release.noise_std**2)
+            digest = self.noise.digest(steps.data, mean.asked)
+            noise = discrete_gaussian(self.noise, release.dimension, "noise", *release.label, digest)
+        return self._recorded(Released((steps + noise) * grid, release, release.noise_std**2))
+
+    def _leaf_noise(self, release: Release, steps: np.ndarray, asked: bytes) -> np.ndarray:
+        """Return the noise of a leaf; a node has noise by the values of all leaves up to its last."""
+        leaf, label = release.step, ("tree", release.round - release.step, release.purpose)
+        digests = self.noise.trees.get(release.purpose, [])[:leaf]
+        if len(digests) < leaf:
+            raise LedgerError(
+                f"the noise of the leaves before leaf {leaf} in round {release.round} is not known here; nothing was "
+                "released. Resume the run from its own checkpoint"
+            )
+        digests.append(self.noise.digest(steps.data, asked, digests[-1].encode() if digests else b""))
+        self.noise.trees[release.purpose] = digests
+        return leaf_noise(self.noise, release.dimension, leaf, *label, digests=digests)
+
+    def _recorded(self, made: Released) -> Released:
+        """Write the line with a hash of the value, which may then leave."""
+        line = made.release._replace(sha256=hashlib.sha256(made.value.astype("<f8").data).hexdigest())
+        return made._replace(release=self.ledger.record(line))
 
     def _parties(self, mean: BoundedMean, multiplier: float) -> int:
         """Return how many parties add the noise together."""
@@ -133,9 +158,10 @@ class Mechanism:
             return release._replace(mechanism=ZERO, multiplier=math.inf), 0.0
         if multiplier == 0:
             return release._replace(mechanism=NONE, multiplier=0.0), 0.0
-        std, grid = noise_scale(mean, multiplier)
         parties = self._parties(mean, multiplier)
-        return release._replace(mechanism=GAUSSIAN, multiplier=multiplier, noise_std=std, parties=parties), grid
+        std, grid = noise_scale(mean, multiplier, parties)
+        noised = release._replace(mechanism=GAUSSIAN, multiplier=multiplier, noise_std=std, parties=parties)
+        return noised._replace(rounding=mean.rounding), grid
 
     def _require_next_leaf(self, release: Release) -> None:
         """Refuse a leaf that does not follow the ones before it."""
@@ -148,23 +174,66 @@ class Mechanism:
             )
 
 
-def noise_scale(mean: BoundedMean, multiplier: float) -> tuple[float, float]:
-    """Return the deviation of the noise that a mean needs, and the grid on which the two are added."""
+def noise_scale(mean: BoundedMean, multiplier: float, parties: int = 1) -> tuple[float, float]:
+    r"""Return the deviation of the noise that a mean needs, and the grid on which the two are added.
+
+    Of h parties each adds noise of deviation :math:`\tau / \sqrt h`, which is :math:`\sigma = 2^{32}` grid steps.
+    Rounding moves a coordinate by half a step; before that, the division by the grid is off by :math:`2^{-53}` of its
+    result. So two neighbours are up to :math:`g \sqrt d + 2 \cdot 2^{-53} \lVert v \rVert` further apart. With
+    :math:`s = z \sqrt{\text{nodes}}`,
+
+    .. math::
+        \tau = s \, (m + g \sqrt d) = s\, m \,/\, (1 - s \sqrt{d / h}\, / \sigma), \qquad
+        g = \tau / \sqrt h \sigma, \qquad m = \text{sensitivity} + \text{rounding}.
+    """
     release, scale = mean.release, multiplier * math.sqrt(mean.release.nodes)
-    grid = 2.0 ** (math.floor(math.log2(scale * release.sensitivity)) - GRID_BITS)
-    return scale * (release.sensitivity * (1 + mean.rounding) + grid * math.sqrt(release.dimension)), grid
+    share = scale * math.sqrt(release.dimension / parties) / SCALE
+    if release.dimension * release.nodes > MOST_DRAWS or share > 0.5:
+        raise InvalidArgument(
+            f"{release.dimension} parameters with the noise multiplier {multiplier:g} are more than the grid of the "
+            "noise allows; take a smaller model, or raise epsilon"
+        )
+    std = scale * (release.sensitivity + rounding_of(mean)) / (1 - share) * (1 + 2.0**-48)
+    grid = std / math.sqrt(parties) / SCALE
+    if not SMALLEST < std < LARGEST or not reach(mean) / grid < MOST_STEPS:
+        raise InvalidArgument(
+            f"the {release.purpose} of round {release.round} needs noise of deviation {std:g} on values up to "
+            f"{reach(mean):g}: whole numbers of more than 64 bits. Lower epsilon, or scale the data"
+        )
+    return std, grid
 
 
-def leaf_steps(source: NoiseSource, std: float, grid: float, dimension: int, leaf: int, *label: object) -> np.ndarray:
-    """Return the noise of a leaf, in grid steps: what the noise of the sum of the first leaves changes by."""
+def reach(mean: BoundedMean) -> float:
+    """Return how long the value can be: no longer than the radius, but in a Poisson batch all units may be."""
+    release = mean.release
+    return release.clip * (1 + mean.rounding) / (release.rate if release.sampling == POISSON else 1)
 
-    def prefix(count: int) -> np.ndarray:
-        total = np.zeros(dimension)
-        for node in tree_nodes(count):
-            total += np.rint(std * source.gaussian(dimension, *label, *node) / grid)
-        return total
 
-    return prefix(leaf + 1) - prefix(leaf)
+def rounding_of(mean: BoundedMean) -> float:
+    """Return how much further apart rounding may move neighbours: of the sums over records, and of the division."""
+    return mean.rounding * mean.release.sensitivity + 2 * UNIT_OF_ROUNDING * reach(mean)
+
+
+def whole_steps(value: np.ndarray, grid: float) -> np.ndarray:
+    """Return a value as whole numbers of grid steps."""
+    return np.rint(value / grid).astype(np.int64)
+
+
+def leaf_noise(
+    source: NoiseSource, dimension: int, leaf: int, *label: object, digests: Sequence[str] = ()
+) -> np.ndarray:
+    """Return the noise of a leaf, in grid steps: what the noise of the sum of the first leaves changes by.
+
+    Args:
+        digests: for each leaf up to this one what tells the noise of a node that ends with it.
+    """
+    before, after = tree_nodes(leaf), tree_nodes(leaf + 1)
+    total = np.zeros(dimension, dtype=np.int64)
+    for sign, nodes in ((1, set(after) - set(before)), (-1, set(before) - set(after))):
+        for level, index in nodes:
+            told = [digests[(index + 1 << level) - 1]] if digests else []
+            total += sign * discrete_gaussian(source, dimension, *label, level, index, *told)
+    return total
 
 
 def _tree(release: Release) -> tuple[object, ...]:

@@ -4,18 +4,18 @@ A release is a weighted sum of the sites' parts, :math:`\sum_p a_p`, and needs n
 :math:`\tau = z\,(\text{sensitivity} + \text{rounding})` from the honest sites. A site sends
 
 .. math::
-    k_p = \mathrm{rint}(a_p / g) + \mathrm{rint}(\xi_p / g), \qquad \xi_p \sim N(0, \tau^2 / h),
+    k_p = \mathrm{rint}(a_p / g) + \xi_p, \qquad P(\xi_p = k) \propto \exp(-k^2 / 2\sigma^2), \quad \sigma = 2^{32},
 
-whole numbers of grid steps g, a power of two about :math:`2^{-32} \tau` computed from public numbers; their sum is
-exact (``privacy/trust.py`` defines h). Replacing a record changes one site's part, and rounding moves each of its
-coordinates by at most half a step: :math:`\tau` includes this, as in ``privacy/mechanism.py``. By itself,
-:math:`k_p` is a rounded Gaussian release. The sum of h rounded Gaussians is distributed as one Gaussian of deviation
-:math:`\tau` plus h - 1 independent uniform numbers of [-g/2, g/2], rounded, except with a probability below
-:math:`\exp(-s^2)` with :math:`s = \tau / (g \sqrt h) > 2^{32} / \sqrt h` (the characteristic functions agree up to
-aliases of that size); and post-processing of a Gaussian release costs nothing.
+whole numbers of steps of the grid :math:`g = 2^{-32} \tau / \sqrt h`, computed from public numbers; their sum is exact
+(``privacy/trust.py`` defines h). Replacing a record changes one site's part, and rounding moves each of its coordinates
+by at most half a step: :math:`\tau` includes this (``privacy/mechanism.py``). By itself, :math:`k_p` is a release with
+noise of deviation :math:`\tau / \sqrt h`. A sum of h discrete Gaussians is one of h times the variance, but for a ratio
+that :func:`sum_divergence` bounds; what both cost more than continuous noise is priced (``privacy/discrete.py``).
 
-The noise is a stream keyed by a secret of the site and the run, labelled by round, purpose and step. So a request that
-is sent twice gets the same bytes, and the site's ledger prevents a different answer under the same label.
+The noise is a stream keyed by a secret of the site and the run, labelled by round, purpose, step and a keyed digest of
+the site's part. So a request that is sent twice gets the same bytes, and another part would get other noise; besides,
+the site's ledger prevents a different answer under the same label. (Leaves of a tree have no digest: a later leaf takes
+the noise of earlier nodes off again, also after a restart. There the ledger alone keeps values the same.)
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from ...errors import InvalidArgument, LedgerError
 from ...gradients import rounding_allowance
 from ...planning import Plan
 from ...privacy import BoundedMean, NoiseSource, Release, combined
-from ...privacy.mechanism import leaf_steps, noise_scale
+from ...privacy.discrete_gaussian import discrete_gaussian
+from ...privacy.mechanism import leaf_noise, noise_scale, rounding_of, whole_steps
 from ...privacy.release import FULL
 from ...privacy.trust import honest_among
 from ...questions import Population, Question
@@ -89,10 +90,11 @@ def scale_of(population: Population, request: Request, honest: int) -> NoiseScal
         raise InvalidArgument(str(error)) from None
     if not 0 < mean.release.sensitivity < math.inf:
         raise InvalidArgument(f"no noise can hide a record in a release of sensitivity {mean.release.sensitivity}")
-    std, grid = noise_scale(mean, request.multiplier)
     batch, round = request.question.batch, request.question.round
     clients = population.participants(round) if batch.clients is None else batch.clients
-    return NoiseScale(mean, std, grid, clients, honest_among(honest, len(population.sizes), len(clients)))
+    parties = honest_among(honest, len(population.sizes), len(clients))
+    std, grid = noise_scale(mean, request.multiplier, parties)
+    return NoiseScale(mean, std, grid, clients, parties)
 
 
 def max_answer_norm(
@@ -109,7 +111,7 @@ def max_answer_norm(
     )
     nodes = 2 * scale.mean.release.nodes if question.leaves else 1
     noise = scale.site_std * math.sqrt(nodes) * (math.sqrt(dimension) + TAIL)
-    limit = (value + noise) / scale.grid + 2 * nodes * math.sqrt(dimension)
+    limit = (value + noise) / scale.grid + math.sqrt(dimension)
     if limit * len(scale.clients) >= max_total:
         bits = math.log2(limit * len(scale.clients))
         raise InvalidArgument(
@@ -166,18 +168,18 @@ class SiteNoise:
         weight = _weight(self._population, self._client, request.question, scale)
         parts = [factor * (weight * self._sums.answer(question)) for factor, question in request.parts]
         value = torch.stack(parts).sum(0).cpu().numpy()
-        steps = np.rint(value / scale.grid) + self._noise(request.question, scale, len(value))
-        return NoisyAnswer(steps.astype(np.int64), scale, self._own_price(request.question, scale))
+        steps = whole_steps(value, scale.grid)
+        return NoisyAnswer(
+            steps + self._noise(request.question, steps), scale, self._own_price(request.question, scale)
+        )
 
-    def _noise(self, question: Question, scale: NoiseScale, dimension: int) -> np.ndarray:
+    def _noise(self, question: Question, steps: np.ndarray) -> np.ndarray:
         place = (question.purpose, self._client)
         if question.leaves:
             first = question.round - question.step
-            return leaf_steps(
-                self._source, scale.site_std, scale.grid, dimension, question.step, "share of a tree", first, *place
-            )
-        noise = self._source.gaussian(dimension, "share", question.round, question.step, *place)
-        return np.rint(scale.site_std * noise / scale.grid)
+            return leaf_noise(self._source, len(steps), question.step, "share of a tree", first, *place)
+        digest = self._source.digest(steps.data)
+        return discrete_gaussian(self._source, len(steps), "share", question.round, question.step, *place, digest)
 
     def _check_planned(self, request: Request, scale: NoiseScale) -> None:
         """Refuse a release that is not in the agreed plan, or has less noise than planned."""
@@ -209,7 +211,7 @@ class SiteNoise:
             units = 1 if batch.rate is not None else 2
             whole = population.release(question, question.round).sensitivity
             moved *= min(1.0, units * _weight(population, self._client, question, scale) / whole)
-        padded = moved + scale.mean.rounding * release.sensitivity + scale.grid * math.sqrt(release.dimension)
+        padded = moved + rounding_of(scale.mean) + scale.grid * math.sqrt(release.dimension)
         if batch.size is not None:
             rate = population.count(self._client, batch, question.round) / population.sizes[self._client]
         return release._replace(

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ..._fields import from_table
 from ..._files import plain
 from ..._types import Vector
 from ...errors import InvalidArgument
 from ...questions import DIFFERENCE, GRADIENT, Batch, Question
-from ...runfile.fields import from_table
 from ..faults import BadMessage
 from .messages import Message
 
