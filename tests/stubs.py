@@ -14,8 +14,7 @@ import diff2
 from diff2.cohorts.bounds import bounded
 from diff2.privacy import BoundedMean, Ledger, Mechanism, NoiseSource, Release, mechanism
 from diff2.privacy.discrete_gaussian import discrete_gaussian
-from diff2.privacy.ledger import HEADER_FIELDS
-from diff2.privacy.lines import chained
+from diff2.privacy.lines import HEADER_FIELDS, chained
 from diff2.training.loop import Training
 
 DELTA = 1e-5

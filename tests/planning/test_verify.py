@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import diff2
+from catalogue import CATALOGUE, NO_NOISE, PRIVATE, run
 from commands import diff2_here
 from diff2.errors import LedgerError
 from diff2.planning.verify import verify
@@ -76,6 +77,19 @@ def test_a_run_that_was_killed_has_a_ledger_that_fits(kind, tmp_path):
         assert outcome(tmp_path / "ledger.jsonl", lines[:kept]) is None
 
 
+@pytest.mark.parametrize("name", sorted({*CATALOGUE} - {*KINDS}))
+def test_the_ledger_of_every_algorithm_fits(name, tmp_path):
+    run(name, budget=PRIVATE, directory=tmp_path)
+    assert verify(tmp_path / "ledger.jsonl").unchecked == ()
+
+
+@pytest.mark.parametrize("options", [{"budget": NO_NOISE}, {"budget": PRIVATE, "accounting": "paper"}], ids=str)
+@pytest.mark.parametrize("name", ["diff2", "recursive, client", "srnsgd"])
+def test_a_run_without_noise_and_one_with_the_papers_have_ledgers_that_fit(name, options, tmp_path):
+    run(name, directory=tmp_path, **options)
+    verify(tmp_path / "ledger.jsonl")
+
+
 def test_a_run_does_not_end_in_the_middle_of_a_round(tmp_path):
     lines = lines_of("dpfedavg")  # six releases a round
     for kept, ends in ((7, True), (8, False), (12, False), (13, True)):
@@ -96,6 +110,10 @@ def test_an_algorithm_that_is_not_installed_is_said(tmp_path):
     result = diff2_here("account", file)
     assert result.exit_code == 0
     assert result.stderr.count("not checked") == 3
+    for field in ("budget", "client_sizes", "planned", "trust"):
+        for again in (lines, lines[:-1]):
+            damaged = [json.dumps({**json.loads(again[0]), field: 7}), *again[1:]]
+            assert "line 1" in (outcome(file, rechained(damaged)) or "")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -140,8 +158,6 @@ def test_edits_that_passed_before_are_status_1(tmp_path):
 
 
 def test_a_resumed_run_checks_its_ledger(tmp_path):
-    from catalogue import PRIVATE, run
-
     def crash(state, info):
         if state.round == 4:
             raise KeyboardInterrupt

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from diff2.errors import BudgetExceeded, LedgerError
 from diff2.privacy import Guarantee, Ledger, Release, epsilon_of
-from diff2.privacy.ledger import FORMAT, HEADER_FIELDS
-from diff2.privacy.lines import chained
+from diff2.privacy.lines import FORMAT, HEADER_FIELDS, chained
 from stubs import DELTA, in_memory_ledger, ledger_header
 
 USUAL = Release(1, "gradient", sensitivity=0.06, clip=3.0, multiplier=12.5, noise_std=0.06 * 12.5, dimension=101)

@@ -133,7 +133,7 @@ def job_reporter(rounds: int, *, show: bool | None) -> Iterator[Callable[[Attemp
             done, sites = progress.get("round", 0), progress.get("sites", {})
             answered = sum(round >= done for round in sites.values())
             spent = epsilon_text(None if progress.get("epsilon") is None else float(progress["epsilon"]))
-            bar(done, note=f"epsilon {spent}, {answered}/{len(sites)} sites, job {attempt.number}")
+            bar(done, note=f"epsilon {spent} so far, {answered}/{len(sites)} sites, job {attempt.number}")
 
         yield report
 

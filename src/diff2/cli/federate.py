@@ -88,7 +88,7 @@ _add_run_command(
 def status(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run.")], as_json: Json = False
 ) -> None:
-    """Show the progress of a federated run: rounds, which sites answered, epsilon spent, time left."""
+    """Show the progress of a federated run: rounds, which sites answered, epsilon released so far, time left."""
     with ending():
         from .._files import read_json
         from ..errors import InvalidArgument
@@ -163,11 +163,12 @@ register(federate_app)
 def _facts(document: dict[str, Any]) -> dict[str, str]:
     outcome = document["outcome"]
     answered = ", ".join(f"{site} (round {round})" for site, round in document.get("sites", {}).items())
+    spent = document.get("epsilon")
     return {
         "state": str(outcome.get("state")) + (f": {outcome['message']}" if "message" in outcome else ""),
         "rounds": f"{document.get('round', 0)} of {document.get('rounds', '?')}",
         "sites answered": answered or "-",
-        "epsilon spent": "-" if document.get("epsilon") is None else epsilon_text(float(document["epsilon"])),
+        "released so far": "-" if spent is None else f"epsilon {epsilon_text(float(spent))}, not a guarantee",
         "time left": f"{document.get('seconds_left', 0):.0f} s",
     }
 

@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from .._numbers import epsilon_text
 from .._version import __version__
 from .console import command, emit_json, ending, show_warning
 from .data import data_app
@@ -20,7 +19,7 @@ from .experiments import COMPARE_HELP, REPRODUCE_HELP, compare, demo, reproduce
 from .federate import federate_app
 from .options import DataDir, Json, Quiet, RunToml, Seed
 from .reports import account_document, show_account, show_preview, show_run
-from .verify import VERIFY_HELP, verify
+from .verify import VERIFY_HELP, require_within_budget, verify
 
 app = typer.Typer(
     name="diff2",
@@ -159,26 +158,20 @@ def account(
 ) -> None:
     """Recompute what a run cost, from its ledger and nothing else; an edited ledger is refused."""
     with ending():
-        from ..errors import BudgetExceeded
         from ..planning.verify import verify as verify_ledger
         from ..privacy.budget import Budget
 
         path = ledger_file / "ledger.jsonl" if ledger_file.is_dir() else ledger_file
         found = verify_ledger(path)
         ledger = found.ledger
-        budget = Budget(float(ledger.header["budget"]["epsilon"]), ledger.delta)
-        at = budget.delta if delta is None else Budget(budget.epsilon, delta).delta
+        at = ledger.delta if delta is None else Budget(1.0, delta).delta
         for what in found.unchecked:
             show_warning(f"not checked: {what}")
         if as_json:
             emit_json(account_document(ledger, at))
         else:
             show_account(ledger, path, at)
-        if ledger.epsilon() > budget.epsilon:
-            raise BudgetExceeded(
-                f"{path} holds releases worth epsilon={epsilon_text(ledger.epsilon())} at delta={budget.delta:g}, more "
-                f"than its budget of {budget.epsilon:g}"
-            )
+        require_within_budget(ledger, path)
 
 
 app.command(help=VERIFY_HELP, epilog="Example: diff2 verify runs/first --public-key key.pub.pem")(verify)

@@ -54,8 +54,21 @@ def verify(
             for name, items in (("checked", done), ("not checked", undone)):
                 for item in items:
                     show_line(f"  {name:<13}{item}")
+        require_within_budget(ledger, path)
         if status:
             raise typer.Exit(status)
+
+
+def require_within_budget(ledger: Ledger, path: Path) -> None:
+    """Refuse a ledger that costs more than its budget."""
+    from ..errors import BudgetExceeded
+
+    epsilon, budget = ledger.epsilon(), float(ledger.header["budget"]["epsilon"])
+    if epsilon > budget:
+        raise BudgetExceeded(
+            f"{path} holds releases worth epsilon={epsilon_text(epsilon)} at delta={ledger.delta:g}, more than its "
+            f"budget of {budget:g}"
+        )
 
 
 def _status(guarantee: Guarantee) -> tuple[int, str]:

@@ -9,7 +9,7 @@ from typing import Any
 from .._files import plain
 from ..algorithms import ALGORITHMS, Algorithm
 from ..algorithms.named import named, without_none
-from ..errors import InvalidArgument, LedgerError, WeakDeltaWarning
+from ..errors import Diff2Error, InvalidArgument, LedgerError, WeakDeltaWarning
 from ..privacy import Budget, Release
 from ..privacy.calibration import CLOSE
 from ..privacy.composition import exposure_of
@@ -68,19 +68,25 @@ def with_parties(noise: Plan, trust: Mapping[str, Any] | None) -> Iterator[Relea
 
 
 def read_plan(where: str, header: Mapping[str, Any]) -> Plan | None:
-    """Return the plan that a header describes, after comparing all that follows from it; None: of no known algorithm.
+    """Return the plan that a header describes, after comparing all that follows from it.
+
+    None where it cannot be computed: of an algorithm that is not installed, or one from elsewhere that cannot be built
+    from plain values.
 
     Args:
         where: file and line, for messages.
     """
-    if header["algorithm"]["name"] not in ALGORITHMS:
+    kind = ALGORITHMS.get(header["algorithm"]["name"])
+    if kind is None:
         return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", WeakDeltaWarning)
             noise = _plan(header)
             expected = described(noise, _trust(header, len(noise.population.sizes)))
-    except (InvalidArgument, TypeError, ValueError, KeyError, AttributeError) as error:
+    except (Diff2Error, TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
+        if not kind.__module__.startswith("diff2."):
+            return None
         raise LedgerError(f"{where}: the header describes no run: {error!r}; look at {DECIDES}") from None
     require_same(where, {**header, "algorithm": _tensorless(header["algorithm"])}, expected)
     return noise

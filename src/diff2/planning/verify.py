@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Mapping
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,11 +26,18 @@ from ..questions import SCALING, Question, Smoothness
 from .header import described, read_plan, require_same, with_parties
 from .plan import Plan
 
-CLAIMS = {  # what the chain alone protects
-    1: "seeded, leaks, engine, columns, run_file, signed_by, version, time, and settings of the algorithm that no "
-    "release shows"
-}
+CLAIMS = (  # of the header, protected by the chain alone
+    "seeded, leaks, engine, columns, run_file, signed_by, version, time, and settings of the algorithm that no release "
+    "shows"
+)
+NOISED = "the deviation of every noise, from its multiplier and sensitivity"
+PLANNED = (
+    "the noise multipliers, from algorithm, budget, sizes and protection",
+    "number, order and purpose of the releases, against the plan",
+    "every sensitivity, from radius, sizes, weighting and unit",
+)
 OF_PLAN = ("round", "purpose", "step", "sampling", "rate", "members", "leaves", "parties")
+_of_plan = attrgetter(*OF_PLAN)
 CLOSE, CLOSEST = 1e-9, 1e-12
 
 
@@ -44,35 +52,26 @@ class Verified(NamedTuple):
 def verify(path: str | os.PathLike[str]) -> Verified:
     """Read a ledger file; raise LedgerError, with line and field, where anything contradicts anything else."""
     found = parse(Path(path))
-    ledger = found.ledger
     found.require_whole(path)
-    _check_notes(f"{path}, line 1", ledger.header)
-    noise = read_plan(f"{path}, line 1", ledger.header)
+    ledger, first, last = found.ledger, f"{path}, line 1", len(found.ledger.releases) + 2
+    _check_notes(first, ledger.header)
+    noise = read_plan(first, ledger.header)
     if noise is not None:
         check_releases(str(path), ledger, noise)
     _check_noise(str(path), ledger)
-    last = len(ledger.releases) + 2
-    if ledger.complete:
-        try:
-            _check_end(f"{path}, line {last}", ledger)
-        except (TypeError, ValueError, KeyError, AttributeError) as error:  # no plan has checked what it is made of
-            raise LedgerError(
-                f"{path}, line 1: the header is damaged ({error!r}); restore the file from a copy"
-            ) from None
-    claims = "" if found.changed is None else {**CLAIMS, last: "model"}.get(found.changed, "sha256")
+    try:
+        _check_end(f"{path}, line {last}", ledger)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:  # where no plan has checked what it is made of
+        raise LedgerError(f"{first}: the header is damaged ({error!r}); restore the file from a copy") from None
+    claims = "" if found.changed is None else {1: CLAIMS, last: "model"}.get(found.changed, "sha256")
     found.require_unchanged(path, f" What can be recomputed agrees; look at: {claims}." if claims else "")
-    chain = f"the chain of its {last - (not ledger.complete)} lines"
-    noised = "the deviation of every noise, from its multiplier and sensitivity"
-    planned = (
-        "the noise multipliers, from algorithm, budget, sizes and protection",
-        "number, order and purpose of the releases, against the plan",
-        "every sensitivity, from radius, sizes, weighting and unit",
-    )
-    if noise is None:
-        why = f"the algorithm {ledger.header['algorithm'].get('name')!r} is not installed here"
-        return Verified(ledger, (chain, noised), tuple(f"{what}: {why}" for what in planned))
-    closing = ("the guarantee of the closing line",) if ledger.complete else ()
-    return Verified(ledger, (chain, *planned, noised, *closing))
+    checked: tuple[str, ...] = (f"the chain of its {last - (not ledger.complete)} lines", NOISED)
+    if ledger.complete:
+        checked += ("the guarantee of the closing line",)
+    if noise is not None:
+        return Verified(ledger, checked + PLANNED)
+    why = f"{ledger.header['algorithm']['name']!r} is not installed here, or cannot be built from its settings"
+    return Verified(ledger, checked, tuple(f"{what}: the algorithm {why}" for what in PLANNED))
 
 
 def check_against(noise: Plan, ledger: Ledger, path: str | os.PathLike[str]) -> None:
@@ -95,8 +94,9 @@ def check_releases(path: str, ledger: Ledger, noise: Plan) -> None:
         of_label.setdefault(expected.label, expected)
         if release.round and release.label not in asked:
             asked = _asked(noise, expected.round)
-        for name in OF_PLAN:
-            _require(where, name, getattr(release, name), getattr(expected, name), header)
+        if _of_plan(release) != _of_plan(expected):
+            for name in OF_PLAN:
+                _require(where, name, getattr(release, name), getattr(expected, name), header)
         _check_radius(where, release, expected, asked.get(release.label, []), header)
         _check_noised_as_planned(where, release, expected, header)
     made = len(of_label)
@@ -189,11 +189,13 @@ def _check_notes(where: str, header: Mapping[str, Any]) -> None:
 
 
 def _check_end(where: str, ledger: Ledger) -> None:
-    """Recompute the closing line."""
-    model = ledger.model
+    """Recompute the closing line, or, where there is none yet, what it would say."""
+    float(ledger.header["budget"]["epsilon"])
+    expected, found, model = ledger.closing(), ledger.end, ledger.model
+    if not ledger.complete:
+        return
     if model is not None and not (isinstance(model, str) and SHA256.fullmatch(model)):
         raise LedgerError(f"{where}: model={model!r} is no SHA-256; restore the file from a copy")
-    expected, found = ledger.closing(), ledger.end
     pairs = [("released_epsilon", found["released_epsilon"], expected["released_epsilon"])]
     stated = found["guarantee"] if isinstance(found["guarantee"], dict) else {}
     for name in {**expected["guarantee"], **stated}:

@@ -29,28 +29,10 @@ from ..errors import BudgetExceeded, LedgerError
 from .accounting import epsilon_path
 from .composition import exposure_epsilon, exposure_of, total_epsilon
 from .guarantee import Guarantee
-from .lines import chained, check_release, read_line, read_release, require_fields
+from .lines import END_FIELDS, FORMAT, HEADER_FIELDS, chained, check_release, read_line, read_release, require_fields
 from .release import FULL, Release
 
-FORMAT = 4
-KNOTS = 8
-HEADER_FIELDS = frozenset(
-    {
-        *(
-            "adjacency",
-            "unit",
-            "client_sizes",
-            "weighting",
-            "clients_per_round",
-            "client_order",
-            "accounting",
-            "budget",
-        ),
-        *("algorithm", "opening_share", "trust", "multipliers", "planned"),  # these follow from a plan
-        *("dimension", "engine", "seeded", "leaks", "columns", "run_file", "signed_by", "library", "version", "time"),
-    }
-)
-END_FIELDS = frozenset(("kind", "guarantee", "released_epsilon", "model"))
+KNOTS = 8  # rounds at which a path is priced
 
 
 class Ledger:
@@ -109,9 +91,9 @@ class Ledger:
             line = release.again() if known else release
             if known:
                 self._require_repeatable(release, known[0])
-            self._append(line)
             if self.path is not None:
-                self._write({"kind": "release", "release": len(self.releases), **plain(line)})
+                self._write({"kind": "release", "release": len(self.releases) + 1, **plain(line)})
+            self._append(line)
         self.last = line
         return line
 
@@ -252,9 +234,10 @@ class Ledger:
     def _write(self, line: Mapping[str, Any]) -> None:
         if self.path is not None:
             # Opened anew for each line: what is written is in the file when this returns, and nothing is held open.
-            text, self.chain = chained(line, self.chain)
+            text, chain = chained(line, self.chain)
             with open(self.path, "a", encoding="utf-8") as file:
                 file.write(text + "\n")
+            self.chain = chain
 
 
 class Parsed(NamedTuple):

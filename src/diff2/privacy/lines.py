@@ -17,6 +17,15 @@ from typing import Any
 from ..errors import LedgerError
 from .release import FIXED, FULL, GAUSSIAN, NONE, POISSON, ZERO, Release
 
+FORMAT = 4
+HEADER_FIELDS = frozenset(
+    {
+        *("adjacency", "unit", "client_sizes", "weighting", "clients_per_round", "client_order", "accounting"),
+        *("budget", "algorithm", "opening_share", "trust", "multipliers", "planned"),  # so far from the plan
+        *("dimension", "engine", "seeded", "leaks", "columns", "run_file", "signed_by", "library", "version", "time"),
+    }
+)
+END_FIELDS = frozenset(("kind", "guarantee", "released_epsilon", "model"))
 MARK = ', "chain": "'
 FIELDS: dict[str, type] = {
     **dict.fromkeys(("round", "step", "leaves", "dimension", "parties"), int),
@@ -65,7 +74,10 @@ def read_release(fields: Mapping[str, Any]) -> Release:
     wrong = sorted(set(fields) ^ set(Release._fields))
     if wrong:
         raise ValueError(f"unknown or missing fields {wrong}")
-    values = {name: _value(name, fields[name], kind) for name, kind in FIELDS.items()}
+    values = {
+        name: fields[name] if type(fields[name]) is kind else _value(name, fields[name], kind)
+        for name, kind in FIELDS.items()
+    }
     members = fields["members"]
     if members is not None:
         if not isinstance(members, list | tuple):
@@ -99,9 +111,10 @@ def check_release(where: str, release: Release) -> None:
 
 
 def _value(name: str, value: Any, kind: type) -> Any:
-    if kind is float:
-        value = WORDS.get(value, value) if isinstance(value, str) else value
-        kind, value = float, float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if kind is float and isinstance(value, str):
+        value = WORDS.get(value, value)
+    elif kind is float and type(value) is int:
+        value = float(value)
     if not isinstance(value, kind) or isinstance(value, bool):
         words = {int: "a whole number", float: "a number", str: "a text"}
         raise ValueError(f"expected {name} to be {words[kind]}, got {value!r}")
