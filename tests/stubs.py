@@ -85,6 +85,7 @@ def stub_run(plan, *, dimension=3, curvature=1.0, seed=1, start=1.0, between=lam
     budget = {"epsilon": plan.budget.epsilon, "delta": plan.budget.delta}
     training = Training(
         plan=plan,
+        untouched=None,
         cohort=StubCohort(plan.population, curvature),
         mechanism=Mechanism(
             in_memory_ledger(adjacency=plan.population.adjacency, budget=budget), NoiseSource.from_seed(seed)

@@ -160,7 +160,7 @@ class TestApproval:
         site = sites / "south" / "site.toml"
         shown = command("federate", "approve", write_run(tmp_path, text), "--site", site, "--check")
         assert shown.exit_code == 0, shown.output
-        for words in ("age: 0 to 100 years", "visits: 0 to 20", "each record", "2, 0.001, for the whole run",
+        for words in ("age: 0 to 100 in years", "visits: 0 to 20", "each record", "2, 0.001, for the whole run",
                       "rounds = 5", "north, south", "the server adds it", "clipped sums over them, without noise",
                       "column 'visits': 1 of 3 values are outside"):  # fmt: skip
             assert words in " ".join(shown.output.split()), words

@@ -72,7 +72,7 @@ def _facts(agreement: Agreement, size: int) -> dict[str, str]:
         "missing or unknown": "numbers outside are clamped; what is no number, or no class, becomes a public stand-in",
         "protected": unit,
         "epsilon, delta": f"{epsilon_text(privacy.epsilon)}, {privacy.delta:g}, for the whole run{private}",
-        "not private": "; ".join(agreement.leaks) or "nothing else is taken from the records",
+        "without noise": "; ".join(agreement.leaks) or "nothing was taken from records to set up the run",
         "algorithm": settings,
         "model": f"fully connected, hidden layers {list(agreement.model.hidden)}, {run.dtype}, engine {run.engine}",
         "sites": ", ".join(agreement.sites)
@@ -89,7 +89,7 @@ def _facts(agreement: Agreement, size: int) -> dict[str, str]:
 def _meaning(scaling: Scaling) -> str:
     low, high = ("without bound" if bound is None else f"{bound:g}" for bound in (scaling.low, scaling.high))
     missing = "" if scaling.missing is None else f", missing is {scaling.missing:g}"
-    return f"{low} to {high}{' ' + scaling.unit if scaling.unit else ''}{missing}"
+    return f"{low} to {high}{' in ' + scaling.unit if scaling.unit else ''}{missing}"
 
 
 def _noise(agreement: Agreement) -> str:
