@@ -107,8 +107,9 @@ def test_no_number_that_is_used_or_printed_changes_with_the_number_of_records(ki
         )  # fmt: skip
         shapes = watched(run.engine)
         result = run.run(progress=False)
-        lines = list(result.ledger.releases)
-        seen.append((result.ledger.header, lines, str(result.ledger.guarantee()), result.plan, shapes))
+        lines = [release._replace(sha256="") for release in result.ledger.releases]  # the hash of what was released
+        header = {**result.ledger.header, "time": None}
+        seen.append((header, lines, str(result.ledger.guarantee()), result.plan, shapes))
         assert "among at most 39 of 3 clients" in seen[0][2]
     assert seen[0] == seen[1] == seen[2]
 

@@ -316,6 +316,7 @@ class TestPolicy:
         agreement = agreement_of("dpsgd, poisson")
         for index in (0, 1):
             site = make_site(index, tmp_path, replace(ANYTHING, smallest_size=9, reported_size=9))
+            site.approve(agreement)
             fields = tell(site, DESCRIBE, agreement=agreement.to_json()).fields
             assert (fields["size"], fields["exact"]) == (9, False)
             assert open_run(site, agreement, sizes=(9, 9, 9)).kind == "opened"
