@@ -149,7 +149,8 @@ def gives_the_same_bytes_at_sites(algorithm: Algorithm, **settings: Any) -> None
             client = Client(*pair)
             records = SiteRecords(client, None if groups is None else as_groups([groups[p]], [client])[0])
             place = Path(folder) / f"site-{p}"
-            sites[f"site-{p}"] = Site(f"site-{p}", partial(_given, records), Policy(epsilon=math.inf), place)
+            policy = Policy(epsilon=math.inf, reported_size=_public_size(algorithm))
+            sites[f"site-{p}"] = Site(f"site-{p}", partial(_given, records), policy, place)
             sites[f"site-{p}"].approve(agreement)
         transport = InProcessTransport({name: site.answer for name, site in sites.items()})
         training = prepare_at_sites(agreement, transport, list(sites), directory=Path(folder) / "server")
@@ -197,7 +198,13 @@ class _Memory(Mechanism):
 
 def _prepared(algorithm: Algorithm, clients: Clients, budget: Budget = BUDGET, **settings: Any) -> Training:
     model = mlp(3, 1, hidden=(4,), seed=SEED).double()
+    settings.setdefault("public_sizes", _public_size(algorithm))
     return prepare(model, "squared", clients, algorithm, budget, seed=SEED, **settings)
+
+
+def _public_size(algorithm: Algorithm) -> int | None:
+    """Return the number of slots of each client, where the exact number of records must not be used."""
+    return max(SIZES) + 3 if algorithm.adjacency == ADD_OR_REMOVE_ONE else None
 
 
 def _given(records: Any, agreement: Any) -> Any:

@@ -24,6 +24,7 @@ from ..questions import Population, Question
 from .bounds import combine, zero_mean
 from .clients import Client
 from .draws import asked_clients, by_group, clipped, drawn_masks, drawn_rows
+from .slots import in_slots
 
 
 class ClientSums:
@@ -45,8 +46,7 @@ class ClientSums:
         groups: Tensor | None = None,
     ):
         """Hold the records of client ``index``; ``source`` draws batches and masks and stays secret."""
-        weights = torch.ones(client.size, dtype=engine.flat.dtype, device=engine.flat.device)
-        self.records = Records(client.inputs, client.targets, weights)
+        self.records = in_slots(client, index, population, source, engine.flat.dtype)
         self._engine = engine
         self._index = index
         self._population = population

@@ -53,7 +53,7 @@ def job_from_run_file(
         if len(names) != len(tables.clients):
             raise InvalidArgument(f"[federation] lists {len(names)} sites, [data] has {len(tables.clients)} clients")
         agreement, sites = _agreement(run, tables.encoding, tables.leaks, names), directory / "sites"
-        _write_sites(tables, sites, agreement)
+        _write_sites(tables, sites, agreement, run.privacy.public_sizes)
     return JobSpec(agreement, directory.resolve(), federation.timeout), sites
 
 
@@ -121,13 +121,16 @@ def _seeded(run: RunFile, seed: int | None) -> RunFile:
 
 def _agreement(run: RunFile, encoding: Encoding, leaks: tuple[str, ...], sites: tuple[str, ...]) -> Agreement:
     group, federation = getattr(run.data, "group_column", None), run.federation or FederationSettings()
+    privacy = replace(run.privacy, public_sizes=None)  # every site states its own, as reported_size
     return Agreement(
-        run.algorithm, run.model, run.privacy, run.run, encoding, sites, group, leaks, federation.who,
+        run.algorithm, run.model, privacy, run.run, encoding, sites, group, leaks, federation.who,
         federation.minimum_sites,
     )  # fmt: skip
 
 
-def _write_sites(tables: EncodedClients, folder: Path, agreement: Agreement) -> None:
+def _write_sites(
+    tables: EncodedClients, folder: Path, agreement: Agreement, public_sizes: int | Sequence[int] | None
+) -> None:
     """Write one folder per client: records, a site.toml, the approval of this run; leave existing ones as they are."""
     private = agreement.run.seed is None and agreement.privacy.budget.private
     epsilon = repr(agreement.privacy.epsilon) if private else "inf"
@@ -146,5 +149,8 @@ def _write_sites(tables: EncodedClients, folder: Path, agreement: Agreement) -> 
             arrays["groups"] = np.asarray(tables.groups[p])
         np.savez(path.with_name("records.npz"), **arrays)
         policy = f"epsilon = {epsilon}\ndelta = {agreement.privacy.delta!r}\n"
+        if public_sizes is not None:
+            size = public_sizes if isinstance(public_sizes, int) else public_sizes[p]
+            policy += f"reported_size = {size}\n"
         path.write_text(f'[data]\nfile = "records.npz"\n\n[policy]\n{policy}{keys}', encoding="utf-8")
         approve(read_site_file(path).directory, agreement)

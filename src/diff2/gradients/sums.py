@@ -8,7 +8,8 @@ changes how the rest of the chain is rounded: the sensitivity would exceed :math
   512 consecutive records. (Of records with t positions, as many whole ones as have 64 positions together make a block;
   a longer one fills blocks of its own.) Where a record stands depends on its number alone.
 * **A grid.** The sum of every tile is rounded to whole steps of one grid, a power of two that follows from the radius
-  and the number of records. All sums together stay below :math:`2^{53}` steps, so tiles are added *exactly*, in any
+  and the number of records. The whole sum is less than :math:`2^{50}` steps long, and the sum of one of two products
+  that make up each record, at most four times as long, less than :math:`2^{52}`. So tiles are added *exactly*, in any
   order: no bit depends on chunks, threads or on what the other tiles hold.
 
 Replacing a record changes one block, in one tile. A record is a sum of products whose lengths add up to at most
@@ -16,11 +17,12 @@ Replacing a record changes one block, in one tile. A record is a sum of products
 alone, in double precision, and rounded to the grid by themselves. So, with :math:`u` the unit of rounding, the block is
 off by at most :math:`64 u \cdot 64 \cdot 4 C`, its tile by :math:`7 u \cdot 512 C` more, and a record exceeds its
 radius by at most :math:`16 u C`, for its factor is rounded a few times. A coordinate is rounded to the grid at most 32
-times for one record, by half a step. With d coordinates, N records and steps of at most :math:`2^{-50} N C`, replacing
-a record moves the sum by at most :math:`2 C (1 + \rho)`, and removing one by :math:`C (1 + 2 \rho)`, where
+times for one record, by half a step, and the sum once more where it is multiplied by a weight. With d coordinates, N
+records and steps of at most :math:`2^{-48} N C`, replacing a record moves the sum by at most :math:`2 C (1 + \rho)`,
+and removing one by :math:`C (1 + 2 \rho)`, where
 
 .. math::
-    \rho = 5 \cdot 64^2 u + 2^{-46} N \sqrt d :
+    \rho = 5 \cdot 64^2 u + 2^{-44} N \sqrt d :
 
 0.12 % in single precision, next to nothing in double. The mechanism scales the noise by this.
 """
@@ -52,13 +54,13 @@ def rounding_allowance(dtype: torch.dtype, *, dimension: int = 0, count: int = 0
         change: the sensitivity in units of the radius: 2 for replacing a record, 1 for adding or removing one.
     """
     unit = torch.finfo(dtype).eps / 2
-    rho = (4 * BLOCK**2 + BUNDLE * TILE) * unit + ROUNDINGS * 2.0**-51 * count * math.sqrt(dimension)
+    rho = (4 * BLOCK**2 + BUNDLE * TILE) * unit + ROUNDINGS * 2.0**-49 * count * math.sqrt(dimension)
     return 2 / change * rho
 
 
 def grid_step(radius: float, count: int) -> float:
-    """Return the power of two of which 2^52 hold the sum of this many vectors of length at most ``radius``."""
-    return math.ldexp(1.0, math.frexp(1.01 * radius * max(1, count))[1] - 52)
+    """Return the power of two of which 2^50 hold the sum of this many vectors of length at most ``radius``."""
+    return math.ldexp(1.0, math.frexp(1.01 * radius * max(1, count))[1] - 50)
 
 
 class Total:

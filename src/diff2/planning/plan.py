@@ -83,7 +83,7 @@ def plan(
     """Return the noise that makes ``algorithm`` keep ``budget`` on clients of these sizes.
 
     Args:
-        client_sizes: the number of records of each client.
+        client_sizes: the number of records of each client; for Poisson batches, the public number it has at most.
         protection: what is protected, and how that is counted; by default every record, exactly.
         opening_share: the share of mu^2 for one release about all records before the first round.
         multipliers: of each purpose, where they are known already; by default they are calibrated to the budget.

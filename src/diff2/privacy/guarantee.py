@@ -71,7 +71,7 @@ class Guarantee:
         if self.unit == "group":
             return f"replacing all the records of any one group at a client, among {among},"
         if self.adjacency == "add-or-remove-one":
-            return f"adding or removing any one record, among {among},"
+            return f"adding or removing any one record, {among.replace('the', 'among at most', 1)},"
         return f"replacing any one record among {among}"
 
     def _assumptions(self) -> str:

@@ -66,6 +66,7 @@ class PrivacySettings:
     accounting: str = "exact"
     unit: str = "record"  # or "client"; groups of records: data.group_column
     strict: bool = False
+    public_sizes: int | tuple[int, ...] | None = None  # with Poisson batches: records of each client at most
 
     def __post_init__(self) -> None:
         one_of("accounting", self.accounting, ACCOUNTINGS)

@@ -78,6 +78,7 @@ def train_run_file(
             by_client=run.federation is not None,
         ),
         groups=tables.groups,
+        public_sizes=run.privacy.public_sizes,
         seed=settings.seed if seed is None else seed,
         output=settings.output,
         directory=target,

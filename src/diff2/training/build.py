@@ -21,6 +21,7 @@ from .._version import __version__
 from ..algorithms import Algorithm
 from ..cohorts import Client, LocalCohort, PerClientCohort
 from ..cohorts.clients import as_clients, as_groups, as_pair
+from ..cohorts.slots import EXACT_SIZES, slots_of
 from ..errors import InvalidArgument, leak, unusable
 from ..gradients import Engine, Shapes, build_engine
 from ..gradients.probe import indices_fit, made_up_inputs
@@ -30,6 +31,7 @@ from ..planning.header import described
 from ..planning.plan import protected
 from ..planning.verify import check_against
 from ..privacy import BoundedMean, Budget, Mechanism
+from ..privacy.release import ADD_OR_REMOVE_ONE
 from ..privacy.signing import Signer
 from ..questions import SCALING, Cohort, Population, Protection
 from ..routines import Averaging
@@ -126,6 +128,7 @@ def prepare(
     protection: Protection | None = None,
     compute: Compute | None = None,
     groups: Any = None,
+    public_sizes: int | Sequence[int] | None = None,
     seed: int | None = None,
     output: str = "last",
     directory: str | os.PathLike[str] | None = None,
@@ -147,6 +150,8 @@ def prepare(
         compute: how gradients are computed.
         groups: for each client an array with the group of each record (numbers or texts, say of a person): the records
             of one group are protected together.
+        public_sizes: with Poisson batches, which protect whether a record is there at all, a public number of records
+            that each client has at most: one number, or one for each. Without it the exact numbers leak.
         output: ``"last"`` returns x_R; ``"uniform"`` one of x_0, ..., x_{R-1} at random, as in the paper's theorems.
         directory: keeps ledger.jsonl and checkpoint.pt; without it both are in memory only.
         resume: take up the run in ``directory``, or start it if there is none.
@@ -170,8 +175,9 @@ def prepare(
     dtype, device = _placement(model, compute)
     people = as_clients(clients, loss_function, dtype=dtype, device=device)
     numbers = None if groups is None else as_groups(groups, people)
+    adjacency = getattr(algorithm, "adjacency", None)  # what is no algorithm is refused below
     noise_plan = plan(
-        algorithm, budget, [client.size for client in people], _grouped(protection, numbers is not None),
+        algorithm, budget, slots_of(public_sizes, people, adjacency), _grouped(protection, numbers is not None),
         opening_share=None if opening is None else opening.share,
     )  # fmt: skip
     engine, stochastic = build_engine(
@@ -179,6 +185,8 @@ def prepare(
         grouped=numbers is not None, engine=compute.engine, example=compute.example,
     )  # fmt: skip
     _check_values(engine, loss_function, people, compute.example)
+    if adjacency == ADD_OR_REMOVE_ONE and public_sizes is None:
+        leaks = (*leaks, EXACT_SIZES)
     named_leaks = declare_leaks(budget, metrics_every, holdout, leaks, strict)
     run = RunDirectory(
         directory,

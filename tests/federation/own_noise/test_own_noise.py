@@ -13,6 +13,7 @@ import torch
 import diff2
 from catalogue import NO_NOISE, SIZES
 from diff2 import Batch
+from diff2.cohorts.slots import EXACT_SIZES
 from diff2.errors import InvalidArgument, LedgerError
 from diff2.federation.faults import BadAnswer, SiteRefused
 from diff2.federation.site.policy import Policy, read_site_file
@@ -202,8 +203,9 @@ class TestPrices:
 
 
 class TestGuarantee:
-    def sentence(self, directory, honest, name="diff2", **changes):
-        result, _ = federated_run(own_noise(name, honest, seed=None, **changes), directory)
+    def sentence(self, directory, honest, name="diff2", policy=ANYTHING, **changes):
+        sites = make_sites(directory / "sites", policy)
+        result, _ = federated_run(own_noise(name, honest, seed=None, **changes), directory, sites)
         assert result.ledger.guarantee().private
         return result.guarantee
 
@@ -224,7 +226,13 @@ class TestGuarantee:
         assert "all 3 sites, which add the noise themselves, are trusted" in self.sentence(tmp_path, None)
 
     def test_poisson_batches_are_drawn_by_the_sites(self, tmp_path):
-        assert "which draw the batches and add the noise themselves" in self.sentence(tmp_path, None, "dpsgd, poisson")
+        text = self.sentence(tmp_path, None, "dpsgd, poisson", replace(ANYTHING, reported_size=15))
+        assert "which draw the batches and add the noise themselves" in text
+        assert "adding or removing any one record, among at most 45 of 3 clients" in text
+
+    def test_poisson_batches_at_a_site_that_tells_its_exact_size_are_not_private(self, tmp_path):
+        result, _ = federated_run(own_noise("dpsgd, poisson", None, seed=None), tmp_path)
+        assert result.ledger.guarantee().leaks == (EXACT_SIZES,)
 
     def test_as_data(self, tmp_path):
         result, _ = federated_run(own_noise("diff2", honest=2), tmp_path)

@@ -17,9 +17,11 @@ from typing import Any
 
 from ..._files import write_json
 from ..._validate import positive
+from ...cohorts.slots import EXACT_SIZES
 from ...data.scaling import described_columns
 from ...errors import CheckpointError, InvalidArgument
 from ...privacy import Mechanism
+from ...privacy.release import ADD_OR_REMOVE_ONE
 from ...training.build import assembled, declare_leaks, header, same_bytes
 from ...training.directory import RunDirectory
 from ...training.loop import Training
@@ -69,7 +71,8 @@ def prepare_at_sites(
     sizes = [_size(site, described[site]) for site in sites]
     noise_plan = agreement.plan(sizes)
     engine, _ = agreement.build_engine()
-    leaks = declare_leaks(agreement.privacy.budget, None, None, agreement.leaks, strict)
+    told = [EXACT_SIZES] if noise_plan.population.adjacency == ADD_OR_REMOVE_ONE and _exact(described) else []
+    leaks = declare_leaks(agreement.privacy.budget, None, None, (*agreement.leaks, *told), strict)
     columns = described_columns(agreement.encoding, agreement.leaks)
     trust, name = _trust(agreement, len(sites)), _run_id(Path(directory), sites, resume)
     run = RunDirectory(
@@ -152,6 +155,11 @@ def _size(site: str, description: Message) -> int:
     if isinstance(size, bool) or not isinstance(size, int) or size < 1 or description.fields.get("site") != site:
         raise BadAnswer(f"site {site!r} does not describe itself correctly")
     return size
+
+
+def _exact(described: Mapping[str, Message]) -> bool:
+    """Whether a site reports the exact number of its records: it states no ``reported_size`` of its own."""
+    return any(message.fields.get("exact") is not False for message in described.values())
 
 
 def recorded_run(directory: Path) -> tuple[str, tuple[str, ...]] | None:

@@ -45,7 +45,8 @@ class Policy:
         smallest_size: take part only with at least this many records.
         algorithms: the allowed ones; None: all.
         models: the allowed ones.
-        reported_size: train on the first records only, this many, and report this number instead of the true one.
+        reported_size: train on the first records only, this many, and report this number instead of the true one. With
+            Poisson batches there may also be fewer: the rest of the places is empty, and nobody can tell.
         require_own_noise: take part only where the sites add the noise themselves.
         require_secure_aggregation: take part only where the server sees nothing but ciphertexts.
         max_epsilon_per_run: limit on the epsilon of one run.

@@ -22,6 +22,7 @@ from pathlib import Path
 from ..._version import __version__
 from ...errors import Diff2Error, InvalidArgument
 from ...planning import Plan
+from ...privacy.release import ADD_OR_REMOVE_ONE
 from ...training.directory import records_tag
 from ..agreement import Agreement, read_agreement
 from ..faults import BadMessage, CannotWrite, Refusal
@@ -189,7 +190,14 @@ class Site:
     def _describe(self, message: Message) -> Message:
         agreement = self._agreement(message)
         records = self._records(agreement)
-        return Message(DESCRIPTION, {"site": self.name, "size": records.client.size, "version": __version__})
+        size, exact = self._size(agreement, records), self.policy.reported_size is None
+        return Message(DESCRIPTION, {"site": self.name, "size": size, "exact": exact, "version": __version__})
+
+    def _size(self, agreement: Agreement, records: SiteRecords) -> int:
+        """Return the number of records that the site reports."""
+        reported = self.policy.reported_size
+        poisson = agreement.algorithm.adjacency == ADD_OR_REMOVE_ONE
+        return reported if poisson and reported is not None else records.client.size
 
     def _agreement(self, message: Message) -> Agreement:
         """Return the agreement in a message, if this site takes part in it."""
@@ -204,7 +212,7 @@ class Site:
         agreement = self._agreement(message)
         run, sites, plan = self._stated(message, agreement)
         index, records = sites.index(self.name), self._records(agreement)
-        if plan.client_sizes[index] != records.client.size:
+        if plan.client_sizes[index] != self._size(agreement, records):
             raise Refusal("the size stated for this site is not the one it reported")
         if agreement.trust.sealed and self.keys is None:
             raise Refusal(NO_KEYS)
@@ -231,7 +239,7 @@ class Site:
         self._runs = {run: opened}  # one run at a time
         if known is None:
             self.ledger.agree(line)
-        LOG.info("site %s takes part in run %s with %d records", self.name, run, records.client.size)
+        LOG.info("site %s takes part in run %s with %d records", self.name, run, plan.client_sizes[index])
         shared = {"keys": self.keys.fingerprint} if self.keys is not None and agreement.trust.sealed else {}
         return Message(OPENED, {"run": run, "site": self.name, "key": source.bytes(16, "fingerprint").hex(), **shared})
 
@@ -305,7 +313,8 @@ class Site:
                 self._log(note)
             self._loaded = (agreement.digest, records)
         records = self._loaded[1]
-        if records.client.size < max(self.policy.smallest_size, self.policy.reported_size or 1):
+        poisson = agreement.algorithm.adjacency == ADD_OR_REMOVE_ONE and self.policy.reported_size is not None
+        if not poisson and records.client.size < max(self.policy.smallest_size, self.policy.reported_size or 1):
             raise Refusal("the site has fewer records than its policy requires")
         return records if self.policy.reported_size is None else records.first(self.policy.reported_size)
 
