@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from diff2.errors import InvalidArgument
 from diff2.tables.encode import encode
 from diff2.tables.files import read_tables
+from diff2.tables.frames import as_frame
 from diff2.tables.kinds import Category, Classes, Counts, Date, Flag, Number, Regression
 from diff2.tables.schema import Schema
 
@@ -164,6 +165,12 @@ def test_all_libraries_give_the_same_rows(make):
     assert rows.codes.tolist() == [[0, 0], [3, 2], [3, 4], [1, 1]]
     assert rows.target.tolist() == [0, 1, 0, 1]
     assert usable.tolist() == [True, True, False, True]
+
+
+def test_names_of_columns_may_be_numbers():
+    frame = as_frame(pandas.DataFrame(np.eye(3)))
+    assert frame.names == ("0", "1", "2")
+    assert frame["1"].numbers().tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])

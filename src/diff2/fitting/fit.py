@@ -21,7 +21,7 @@ from .cohort import TableCohort
 from .model import FittedModel
 from .preparation import Preparation
 from .regression import fit_regression
-from .session import Session
+from .session import Progress, Session
 from .trees import with_trees
 
 TREES_SHARE = 0.3  # of the budget, for trees on the residual of a regression
@@ -39,6 +39,7 @@ def fit(
     seed: int | None = None,
     directory: str | os.PathLike[str] | None = None,
     strict: bool = False,
+    progress: Progress | None = None,
 ) -> FittedModel:
     """Fit a model to a table, within an (epsilon, delta) budget. There is nothing to tune.
 
@@ -51,6 +52,7 @@ def fit(
         seed: None takes the noise from the operating system. A seed makes the fit repeatable and *not private*.
         directory: for the ledger.
         strict: refuse leaks instead of warning.
+        progress: is called at each release with the share of the budget that is spent, and what is asked for.
 
     >>> import numpy as np
     >>> from diff2.tables.schema import Schema
@@ -62,6 +64,8 @@ def fit(
     """
     one_of("unit", unit, UNITS)
     known = schema if isinstance(schema, Schema) else Schema.read(schema)
+    if {"group": known.groups, "client": known.clients, "record": ""}[unit] is None:
+        raise InvalidArgument(f"unit={unit!r} needs the column that says whose a record is: name {unit}s in the schema")
     encoded = encode(data, known)
     clients = _by_client(encoded)
     cohort = TableCohort(clients, unit=unit, weighting=weighting)
@@ -85,8 +89,10 @@ def fit(
         "leaks": known.leaks(),
         "schema": known.to_json(),
     }
+    if directory is not None:
+        os.makedirs(directory, exist_ok=True)
     ledger = Ledger(header, None if directory is None else os.path.join(directory, "ledger.jsonl"))
-    session = Session(cohort, Mechanism(ledger, noise), budget)
+    session = Session(cohort, Mechanism(ledger, noise), budget, progress)
     rng = np.random.default_rng(int.from_bytes(noise.bytes(16, "public draws"), "big"))  # public: part of the model
     preparation = Preparation((), known.widths, known.nullable)
     bounds = known.bounds

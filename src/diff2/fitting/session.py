@@ -8,6 +8,7 @@ mechanisms whose prices are chosen as one goes costs what their sum allows (Smit
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 from ..errors import BudgetExceeded
 from ..privacy import Budget, Mechanism
@@ -21,11 +22,18 @@ MOST_RELEASES = 512
 TOLERANCE = 1e-9  # of the budget: prices are sums of shares, rounded
 
 
+class Progress(Protocol):
+    """Is told the share of the budget that is spent, and what is asked for now."""
+
+    def __call__(self, spent: float, purpose: str) -> None: ...
+
+
 class Session:
     """Asks a cohort, within a budget."""
 
-    def __init__(self, cohort: TableCohort, mechanism: Mechanism, budget: Budget):
+    def __init__(self, cohort: TableCohort, mechanism: Mechanism, budget: Budget, progress: Progress | None = None):
         self._cohort = cohort
+        self._progress = progress or (lambda spent, purpose: None)
         self._mechanism = mechanism
         # The smallest part in 10^9 is kept back, for what is rounded.
         self._limit = gdp_mu(*continuous_budget(budget.epsilon, budget.delta, MOST_RELEASES))
@@ -61,3 +69,4 @@ class Session:
             raise BudgetExceeded(f"the {purpose} would cost more than is left of the budget; nothing was released")
         self._spent = spent
         self._number += 1
+        self._progress(1 - self.left, purpose)

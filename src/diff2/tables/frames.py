@@ -142,8 +142,7 @@ def _of_data_frame(data: Any) -> Frame:
             "call .collect() or .to_arrow() on it first"
         ) from None
     cells = []
-    for name in frame.columns:
-        series = frame[name]
+    for series in frame.iter_columns():  # a name may be a number
         if isinstance(series.dtype, nw.Categorical | nw.Enum):
             series = series.cast(nw.String)
         native = series.to_native()
