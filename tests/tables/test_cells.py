@@ -35,6 +35,14 @@ def test_what_is_no_finite_number_is_missing(text):
     assert math.isnan(number(text))
 
 
+@pytest.mark.parametrize("make", [np.array, list, lambda values: [str(value) for value in values]])
+def test_infinity_is_missing_in_every_column(make):
+    found = as_frame({"x": make([1.5, np.inf, -np.inf, np.nan])})["x"].numbers()
+    np.testing.assert_array_equal(found, [1.5, np.nan, np.nan, np.nan])
+    arrow = pytest.importorskip("pyarrow").table({"x": make([1.5, np.inf, -np.inf, np.nan])})
+    np.testing.assert_array_equal(as_frame(arrow)["x"].numbers(), found)
+
+
 def test_numbers_with_a_decimal_comma():
     assert number("1,5", ",") == 1.5
     assert number("1.5", ",") == 1.5  # as a cell that is a number already is written
@@ -56,6 +64,8 @@ def test_dates():
     as_numpy = np.array(["2020-02-29T12:00:00.7", "NaT"], "datetime64[ms]")
     assert as_frame({"x": as_numpy})["x"].days().tolist()[0] == 18321.5
     assert math.isnan(as_frame({"x": as_numpy})["x"].days()[1])
+    for unit in ("Y", "D", "ns", "as"):
+        assert as_frame({"x": np.array([2**62]).astype(f"M8[{unit}]")})["x"].days().shape == (1,)
 
 
 @pytest.mark.parametrize(

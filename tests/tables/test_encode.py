@@ -84,6 +84,43 @@ def test_one_record_changes_its_own_row_alone(found, other):
         np.testing.assert_array_equal(before.usable[:-1], after.usable[:-1])
 
 
+whole = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.sampled_from([1, 2**53 + 1]))
+typed_records = st.fixed_dictionaries(
+    {
+        "age": st.one_of(st.none(), st.floats()),
+        "ward": whole,
+        "smoker": st.one_of(st.none(), st.booleans()),
+        "joined": st.one_of(st.none(), st.datetimes(datetime(1900, 1, 1), datetime(2100, 1, 1))),
+        "sex": st.one_of(st.none(), st.text(max_size=2), st.sampled_from(["f", " m", "1"])),
+        "y": whole,
+    }
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(typed_records, min_size=2, max_size=4), typed_records)
+def test_one_record_changes_its_own_row_alone_where_columns_have_types(found, other):
+    """A missing value makes floating-point numbers of whole ones, and objects of truth values."""
+    arrow = pytest.importorskip("pyarrow")
+    types = [arrow.float64(), arrow.int64(), arrow.bool_(), arrow.timestamp("us"), arrow.string(), arrow.int64()]
+    names = ["age", "ward", "smoker", "joined", "sex", "y"]
+    given_types = arrow.schema(list(zip(names, types, strict=True)))
+    columns = {**{name: COLUMNS[name] for name in names[:-1]}, "ward": Category((1, 2**53 + 1))}
+    schema = Schema(columns, "y", Classes((1, 2**53 + 1)))
+    makers = [
+        lambda rows: arrow.Table.from_pylist(rows, schema=given_types),
+        lambda rows: arrow.Table.from_pylist(rows, schema=given_types).to_pandas(types_mapper=pandas.ArrowDtype),
+        lambda rows: {name: [row[name] for row in rows] for name in names},
+    ]
+    first = [encode(make(found), schema, least=0) for make in makers]
+    second = [encode(make([*found[:-1], other]), schema, least=0) for make in makers]
+    for before, after in zip(first, second, strict=True):
+        same(before, first[0])
+        same(after, second[0])
+        for one, two in zip(before.rows, after.rows, strict=True):
+            np.testing.assert_array_equal(one[:-1], two[:-1])
+
+
 @pytest.mark.parametrize("last", ["1", "01", "1.0", "x", "", "true", '"', "a,b,c,d", "nan", "2020-01-01", "1_0"])
 def test_one_line_of_a_file_changes_its_own_row_alone(tmp_path, last):
     """A guessed type would be another one for a single odd cell."""
@@ -190,15 +227,29 @@ def test_arrays_of_any_type(dtype):
     schema = Schema.from_arguments(["x0", "x1"], bounds=[(0, 1)] * 2, classes=["a", "b"])
     if dtype == "S4":
         array = np.array([[b"1", b"0"], [b"0", b"1"]])
-    found = encode(as_frame_with(array, ["a", "b"]), schema, least=0)
+    found = encode(as_frame(array).having(target=["a", "b"]), schema, least=0)
     assert found.rows.numeric.tolist() == [[1, 0], [0, 1]]
     assert found.rows.target.tolist() == [0, 1]
 
 
-def as_frame_with(array, target):
-    from diff2.tables.frames import as_frame
+@pytest.mark.parametrize("make", [list, np.array, pandas.Series, pandas.Categorical, pandas.Index, tuple])
+def test_a_target_may_come_in_any_way(make):
+    schema = Schema.from_arguments(["x0"], classes=["a", "b"])
+    frame = as_frame([[1], [2]]).having(**{schema.target_name: make(["b", "a"])})
+    assert encode(frame, schema, least=0).rows.target.tolist() == [1, 0]
 
-    return as_frame(array).having(target=target)
+
+def test_cells_that_are_no_cells_are_missing_or_other():
+    arrow = pytest.importorskip("pyarrow")
+    schema = Schema({"a": Number(0, 1), "b": Category(("x",))}, "y", Counts(1))
+    values = [arrow.array([{"k": 1}, None]), arrow.array([[1, 2], None]), arrow.array([b"\xff", None]), arrow.nulls(2),
+              arrow.array(["q", None], arrow.string_view())]  # fmt: skip
+    for one in values:
+        for data in ({"a": one, "b": one}, arrow.table({"a": one, "b": one})):
+            rows = encode(data, schema, with_target=False).rows
+            assert np.isnan(rows.numeric).all()
+            assert rows.codes.ravel().tolist() in ([1, 2], [2, 2])
+    assert encode([[[1, 2], "x"], [3, [4]]], schema, with_target=False).rows.codes.ravel().tolist() == [0, 1]
 
 
 def test_a_null_record_says_nothing_of_itself():
@@ -248,7 +299,7 @@ def test_missing_columns_are_named_all_at_once():
     assert "'y'" not in text
 
 
-# What is refused by header, shape and declared types
+# What is refused by header and shape
 
 
 def test_a_table_is_refused_for_all_its_problems_at_once():
@@ -263,13 +314,15 @@ def test_a_table_is_refused_for_all_its_problems_at_once():
 
 def test_fewer_than_50_records_are_refused():
     schema = Schema.from_arguments(["x0"], target_bounds=(0, 1))
-    encode(as_frame_with(np.zeros((50, 1)), np.zeros(50)), schema)
-    assert "fewer than 50 records" in message(encode, as_frame_with(np.zeros((49, 1)), np.zeros(49)), schema)
+    encode(as_frame(np.zeros((50, 1))).having(target=np.zeros(50)), schema)
+    assert "fewer than 50 records" in message(encode, as_frame(np.zeros((49, 1))).having(target=np.zeros(49)), schema)
 
 
 def test_more_columns_than_records_are_refused():
     schema = Schema.from_arguments([f"x{j}" for j in range(61)], target_bounds=(0, 1))
-    assert "more columns than records" in message(encode, as_frame_with(np.zeros((60, 61)), np.zeros(60)), schema)
+    assert "more columns than records" in message(
+        encode, as_frame(np.zeros((60, 61))).having(target=np.zeros(60)), schema
+    )
 
 
 def test_many_categories_warn():
@@ -278,13 +331,13 @@ def test_many_categories_warn():
         encode({"x": [0] * 50, "y": [0] * 50}, schema)
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [{"x": [None] * 50, "y": [0.5] * 50}, {"x": [1] * 50, "y": [None] * 50}, {"x": [math.inf] * 50, "y": [1] * 50}],
-)
-def test_no_error_depends_on_values(columns):
+@pytest.mark.parametrize("x", [None, math.inf, "text", 1e300])
+@pytest.mark.parametrize("y", [None, 0.5, "text", -1e300])
+@pytest.mark.parametrize("make", [dict, pandas.DataFrame, as_arrow])
+def test_no_error_depends_on_values(x, y, make):
     """A column that is all missing and a constant target are found by releases, later."""
-    encode(columns, Schema({"x": Number(0, 1)}, "y", Regression(0, 1)))
+    for column in (Number(0, 1), Number()):
+        encode(make({"x": [x] * 50, "y": [y] * 50}), Schema({"x": column}, "y", Regression(0, 1)))
 
 
 @pytest.mark.parametrize(
@@ -295,6 +348,7 @@ def test_no_error_depends_on_values(columns):
         (np.zeros((3, 7)), "expected 1 columns, got 7"),
         (np.zeros((3, 1), complex), "complex data not supported"),
         ({"x": [1, 2], "y": [1]}, "same length"),
+        ([[1], [1, 2]], "same length"),
         (pandas.DataFrame([[1, 2, 3]], columns=["x", "x", "y"]), "'x' is there twice"),
         (3, "0 dimension"),
     ],
@@ -313,4 +367,4 @@ def test_a_sparse_or_lazy_table_is_refused_with_the_remedy():
 
 def test_a_target_of_another_length_is_refused():
     with pytest.raises(InvalidArgument, match="as many entries in target"):
-        as_frame_with(np.zeros((3, 1)), [1, 2])
+        as_frame(np.zeros((3, 1))).having(target=[1, 2])

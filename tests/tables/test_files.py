@@ -90,6 +90,19 @@ def test_lines_of_another_length_are_filled_or_cut(tmp_path):
 
 
 @pytest.mark.usefixtures("reader")
+def test_a_column_that_no_line_has_is_missing(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,c\n1,2\n4\n", encoding="utf-8")
+    assert texts(read_tables(tmp_path / "t.csv"))[1] == [["1", "4"], ["2", None], [None, None]]
+
+
+@pytest.mark.usefixtures("reader")
+def test_line_breaks_in_quotes_belong_to_the_cell(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "BLOCK", 100)  # such cells lie across blocks
+    (tmp_path / "t.csv").write_text("a,b\n" + '"x\n\ny, z",1\n' * 100, encoding="utf-8")
+    assert texts(read_tables(tmp_path / "t.csv"))[1] == [["x\n\ny, z"] * 100, ["1"] * 100]
+
+
+@pytest.mark.usefixtures("reader")
 @pytest.mark.parametrize("text", ["a,b\n", "a,b"])
 def test_a_table_without_records(tmp_path, text):
     (tmp_path / "t.csv").write_text(text, encoding="utf-8")

@@ -137,7 +137,7 @@ def test_a_file_is_refused_for_all_at_once(tmp_path):
     )
     text = message(Schema.read, tmp_path / "s.toml")
     for part in ("'colums'; did you mean 'columns'", "'delimeter'; did you mean 'delimiter'", "'regresion'",
-                 "column 'a' has an unknown key 'lo'", "nullable", "column 'b' lacks values", "'c' has values that are no",
+                 "column 'a' has an unknown key 'lo'", "nullable", "column 'b' lacks values", "'c' has values that",
                  "[target] names no column"):  # fmt: skip
         assert part in text, part
     assert str(tmp_path / "s.toml") in text

@@ -22,47 +22,59 @@ from .asking import Scores, Statistic
 UNIT_OF_ROUNDING = 2.0**-53
 
 
+class ClientTable:
+    """One client: its encoded records and their weights. Nothing but sums of bounded vectors leaves it."""
+
+    def __init__(self, records: Encoded, unit: str):
+        self._rows = records.rows
+        numbers = _unit_numbers(records, unit)
+        self.units = int(numbers.max()) + 1
+        self.records = records.rows.size
+        self._shares = records.usable / np.bincount(numbers)[numbers]  # of its unit
+        self._caches: dict[int, dict[Any, Any]] = {}
+
+    def total(self, statistic: Statistic | Scores, weight: float) -> np.ndarray:
+        """Return the sum over this client's units, each of this weight."""
+        total: Any = 0.0
+        for place, part in self._rows.chunks():
+            cache = self._caches.setdefault(place.start, {})
+            total = total + statistic.total(part, weight * self._shares[place], cache)
+        return np.asarray(total)
+
+
 class TableCohort:
     """Clients whose records are here."""
 
     def __init__(self, clients: Sequence[Encoded], *, unit: str = "record", weighting: str = "records"):
         """Hold the records of all clients; with ``unit="group"`` each says which group its records belong to."""
-        units = [_unit_numbers(client, unit) for client in clients]
-        self.sizes = tuple(int(numbers.max()) + 1 for numbers in units)  # units of each client
-        self.records = tuple(client.rows.size for client in clients)
+        self._clients = [ClientTable(client, unit) for client in clients]
+        self.sizes = tuple(client.units for client in self._clients)
         total, count = sum(self.sizes), len(clients)
-        of_unit = [1 / total if weighting == "records" else 1 / (count * size) for size in self.sizes]
-        self.heaviest = max(of_unit)
-        self._clients = [client.rows for client in clients]
-        self._weights = [
-            weight / np.bincount(numbers)[numbers] * client.usable
-            for weight, numbers, client in zip(of_unit, units, clients, strict=True)
-        ]
-        self._caches: dict[tuple[int, int], dict[Any, Any]] = {}
+        self._weights = [1 / total if weighting == "records" else 1 / (count * size) for size in self.sizes]
+        self.heaviest = max(self._weights)
 
     def answer(self, statistic: Statistic, number: int) -> BoundedMean:
-        """Return the weighted sum of the records' vectors, with how far replacing one unit can move it."""
-        value = self._total(statistic, 1.0)
+        """Return the weighted sum of the units' vectors, with how far replacing one unit can move it."""
+        value = self._total(statistic, self._weights)
         release = Release(
             number, statistic.purpose, sensitivity=_diameter(statistic) * self.heaviest, clip=statistic.longest,
             dimension=len(value),
         )  # fmt: skip
-        # Within a chunk and over the chunks sums are chains in double precision, of weights that add up to one.
-        chain = CHUNK + sum(records // CHUNK + 1 for records in self.records)
+        # Within a chunk, over the chunks and over the clients sums are chains in double precision, of weights that add
+        # up to one.
+        chain = CHUNK + len(self._clients) + max(client.records for client in self._clients) // CHUNK + 1
         rounding = 4 * chain * UNIT_OF_ROUNDING * statistic.longest / release.sensitivity
         return BoundedMean(value, release, rounding)
 
     def scores(self, scores: Scores) -> np.ndarray:
         """Return whole-number scores, with weights in units of the heaviest."""
-        return scores.scores(self._total(scores, 1 / self.heaviest))
+        return scores.scores(self._total(scores, [weight / self.heaviest for weight in self._weights]))
 
-    def _total(self, statistic: Statistic | Scores, scale: float) -> np.ndarray:
-        parts = []
-        for p, (rows, weights) in enumerate(zip(self._clients, self._weights, strict=True)):
-            for place, part in rows.chunks():
-                cache = self._caches.setdefault((p, place.start), {})
-                parts.append(statistic.total(part, scale * weights[place], cache))
-        return np.sum(parts, axis=0)
+    def _total(self, statistic: Statistic | Scores, weights: Sequence[float]) -> np.ndarray:
+        total: Any = 0.0
+        for client, weight in zip(self._clients, weights, strict=True):
+            total = total + client.total(statistic, weight)
+        return np.asarray(total)
 
 
 def _diameter(statistic: Statistic) -> float:

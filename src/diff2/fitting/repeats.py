@@ -20,7 +20,8 @@ import numpy as np
 from ..privacy import Ledger
 from ..privacy.accounting import gdp_epsilon
 from ..privacy.discrete import discrete_epsilon
-from ..tables.frames import Cells, Frame
+from ..tables.cell_column import Cells
+from ..tables.frames import Frame
 
 
 class Together(NamedTuple):

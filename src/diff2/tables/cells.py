@@ -41,6 +41,8 @@ def text_of(cell: Any) -> str | None:
             return str(int(cell))
         if isinstance(cell, float | np.floating):
             return _float_text(float(cell))
+        if isinstance(cell, complex | np.complexfloating) and not cell.imag:  # a number, in a column with a complex one
+            return _float_text(float(cell.real))
         if isinstance(cell, bytes):
             return cell.decode("utf-8", "replace").strip() or None
         if isinstance(cell, date):

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import leak
+from .cell_column import Cells
 from .cells import MISSING, Lookup, flag
 from .encode import refuse_table
-from .frames import Cells, as_frame
+from .frames import as_frame
 from .kinds import Category, Classes, Counts, Date, Flag
 from .schema import Schema
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from .._validate import nearest, one_of
 from ..errors import InvalidArgument, leak
+from .cell_column import Cells
 from .cells import FALSE, MISSING, TRUE, category_key, days, number
 from .files import FileFormat
-from .frames import Cells, as_frame
+from .frames import as_frame
 from .kinds import DATA, LARGEST, TARGETS, Category, Classes, Column, Counts, Date, Flag, Number, Regression, Target
 from .schema import Schema
 
@@ -182,6 +183,7 @@ def _rounded(numbers: np.ndarray) -> tuple[float, float]:
     exponent = math.floor(math.log10(span))
     step = 10.0**exponent
     down, up = math.floor(low / step), math.ceil(high / step)
+    down, up = min(down, -1) if low < 0 else down, max(up, 1) if high > 0 else up  # where a quotient vanished
     if down > 0 and low < high / 2:
         down = 0
     if up < 0 and high > low / 2:

@@ -30,8 +30,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._validate import nearest
+from .cell_column import Cells
 from .cells import Lookup, flag, text_of
-from .frames import Cells, Frame, as_frame
+from .frames import Frame, as_frame
 from .kinds import LARGEST, Category, Classes, Counts, Date, Flag, Number, Target
 from .problems import Problems
 from .rows import Rows

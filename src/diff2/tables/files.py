@@ -20,13 +20,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-
 from ..errors import InvalidArgument
-from .frames import Cells, Frame, as_frame, concatenated
+from .cell_column import Cells, objects
+from .frames import Frame, as_frame, concatenated
 from .problems import Problems
 
 PARQUET = (".parquet", ".pq")
+BLOCK = 1 << 24  # bytes that pyarrow reads at a time
 DELIMITERS = {",": "','", ";": "';'", "\t": "'\\t' (a tab)", "|": "'|'"}
 MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
@@ -157,7 +157,7 @@ def _by_arrow(path: Path, format: FileFormat, names: tuple[str, ...]) -> Frame |
     try:
         table = arrow_csv.read_csv(
             path,
-            read_options=arrow_csv.ReadOptions(column_names=places, encoding=format.encoding, block_size=1 << 24),
+            read_options=arrow_csv.ReadOptions(column_names=places, encoding=format.encoding, block_size=BLOCK),
             parse_options=arrow_csv.ParseOptions(delimiter=format.delimiter, newlines_in_values=True),
             convert_options=arrow_csv.ConvertOptions(
                 column_types=dict.fromkeys(places, pyarrow.string()), null_values=[""], strings_can_be_null=True
@@ -177,12 +177,7 @@ def _by_csv_module(path: Path, format: FileFormat, names: tuple[str, ...]) -> Fr
         records = [line[:width] for line in lines]
     columns: list[Any] = list(zip_longest(*records)) if records else [[]] * width
     columns += [[None] * len(records)] * (width - len(columns))
-    cells = []
-    for column in columns:
-        values = np.empty(len(records), dtype=object)
-        values[:] = column
-        cells.append(Cells(values))
-    return Frame(names, tuple(cells), len(records))
+    return Frame(names, tuple(Cells(objects(column)) for column in columns), len(records))
 
 
 def _lines(file: TextIO, format: FileFormat) -> Iterator[list[str]]:

@@ -10,61 +10,17 @@ Data frames of other libraries are read through narwhals; none of these librarie
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..errors import InvalidArgument
-from .cells import MISSING, days, number, text_of
+from .cell_column import Cells, joined, objects
 from .problems import Problems
 
-
-class Cells(NamedTuple):
-    """One column: a numpy array of any type, or texts as Arrow holds them."""
-
-    values: Any
-
-    def numbers(self, decimal: str = ".") -> np.ndarray:
-        """Return finite numbers; NaN where there are none."""
-        values = self.values
-        if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
-            with np.errstate(all="ignore"):
-                return _finite(values.astype(np.float64))
-        found = None if isinstance(values, np.ndarray) else _numbers_by_arrow(values, decimal)
-        return self.mapped(lambda text: number(text, decimal), np.float64) if found is None else _finite(found)
-
-    def days(self, format: str = "") -> np.ndarray:
-        """Return days since 1970; NaN where there is no date."""
-        if isinstance(self.values, np.ndarray) and self.values.dtype.kind == "M":
-            seconds = self.values.astype("datetime64[s]")
-            return np.where(np.isnat(seconds), np.nan, seconds.astype(np.int64) / 86_400)
-        return self.mapped(lambda text: days(text, format), np.float64)
-
-    def mapped(self, meaning: Callable[[str | None], Any], dtype: Any) -> np.ndarray:
-        """Return what each cell's text means; computed once for each different text."""
-        texts, places = self.texts()
-        return np.array([meaning(text) for text in texts], dtype=dtype)[places]
-
-    def texts(self) -> tuple[list[str | None], np.ndarray]:
-        """Return the different texts, and for each cell the place of its own."""
-        values = self.values
-        if not isinstance(values, np.ndarray):
-            coded = values.combine_chunks().dictionary_encode(null_encoding="encode")
-            return [text_of(cell) for cell in coded.dictionary.to_pylist()], coded.indices.to_numpy(
-                zero_copy_only=False
-            )
-        if values.dtype.kind in "biuf":
-            found, places = np.unique(values, return_inverse=True)
-            return [text_of(cell) for cell in found.tolist()], places.ravel()
-        if values.dtype.kind == "M":
-            found, places = np.unique(values, return_inverse=True)
-            dates = np.datetime_as_string(found).tolist()
-            return [None if text == "NaT" else text for text in dates], places.ravel()
-        place_of: dict[str | None, int] = {}
-        order = [place_of.setdefault(text_of(cell), len(place_of)) for cell in values.tolist()]
-        return list(place_of), np.array(order, dtype=np.int64)
+EXACT = 2**53  # from here on, not all whole numbers are floating-point numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,12 +36,11 @@ class Frame:
 
     def having(self, **columns: Any) -> Frame:
         """Return the frame with further columns, say a target that came by itself; None is no column."""
-        given = {name: _vector(name, values) for name, values in columns.items() if values is not None}
-        wrong = [name for name, values in given.items() if len(values) != self.size]
+        given = {name: _column(name, values) for name, values in columns.items() if values is not None}
+        wrong = [name for name, cells in given.items() if len(cells.values) != self.size]
         if wrong:
             raise InvalidArgument(f"expected as many entries in {', '.join(wrong)} as the table has rows")
-        cells = tuple(Cells(values) for values in given.values())
-        return Frame((*self.names, *given), (*self.cells, *cells), self.size)
+        return Frame((*self.names, *given), (*self.cells, *given.values()), self.size)
 
 
 def as_frame(data: Any, names: tuple[str, ...] | None = None) -> Frame:
@@ -99,7 +54,7 @@ def as_frame(data: Any, names: tuple[str, ...] | None = None) -> Frame:
         return data
     if isinstance(data, Mapping):
         return _of_mapping(data)
-    if hasattr(data, "columns") or hasattr(data, "column_names") or hasattr(data, "schema"):
+    if any(hasattr(type(data), name) for name in ("columns", "column_names", "collect")):
         return _of_data_frame(data)
     return _of_array(data, names)
 
@@ -108,16 +63,16 @@ def concatenated(frames: list[Frame]) -> Frame:
     """Return the records of several frames, which have the same names in the same order."""
     if len(frames) == 1:
         return frames[0]
-    cells = [_joined([frame.cells[j] for frame in frames]) for j in range(len(frames[0].names))]
+    cells = [joined([frame.cells[j] for frame in frames]) for j in range(len(frames[0].names))]
     return Frame(frames[0].names, tuple(cells), sum(frame.size for frame in frames))
 
 
 def _of_mapping(data: Mapping[Any, Any]) -> Frame:
-    columns = {str(name): _vector(str(name), values) for name, values in data.items()}
-    sizes = {len(values) for values in columns.values()}
+    columns = {str(name): _column(str(name), values) for name, values in data.items()}
+    sizes = {len(cells.values) for cells in columns.values()}
     if len(sizes) > 1:
         raise InvalidArgument("expected all columns to have the same length; they have not")
-    return Frame(tuple(columns), tuple(Cells(v) for v in columns.values()), *(sizes or {0}))
+    return Frame(tuple(columns), tuple(columns.values()), *(sizes or {0}))
 
 
 def _of_data_frame(data: Any) -> Frame:
@@ -126,35 +81,45 @@ def _of_data_frame(data: Any) -> Frame:
     arrow = sys.modules.get("pyarrow")
     if arrow is not None and isinstance(data, arrow.RecordBatch):
         data = arrow.Table.from_batches([data])
-    given = getattr(data, "column_names", None)
-    names = [str(name) for name in (data.columns if given is None else given)]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        problems = Problems("the table")
-        for name in twice:
-            problems.add(f"column {name!r}", "is there twice", "rename one of them")
-        problems.refuse()
+    if hasattr(type(data), "collect"):
+        raise InvalidArgument(f"expected a table in memory, got {type(data).__name__}; call .collect() on it first")
+    names = [str(name) for name in (data.column_names if hasattr(type(data), "column_names") else data.columns)]
+    problems = Problems("the table")
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        problems.add(f"column {name!r}", "is there twice", "rename one of them")
+    problems.refuse()
     try:
         frame = nw.from_native(data, eager_only=True)
     except TypeError:
         raise InvalidArgument(
-            f"expected a table that is in memory (numpy, pandas, polars, Arrow, a dictionary), got {type(data)}; "
-            "call .collect() or .to_arrow() on it first"
+            f"expected a table as numpy, pandas, polars, Arrow or a dictionary holds it, got {type(data).__name__}; "
+            "turn it into one of these first"
         ) from None
-    cells = []
-    for series in frame.iter_columns():  # a name may be a number
-        if isinstance(series.dtype, nw.Categorical | nw.Enum):
-            series = series.cast(nw.String)
-        native = series.to_native()
-        by_arrow = arrow is not None and isinstance(native, arrow.ChunkedArray) and series.dtype == nw.String
-        cells.append(Cells(native if by_arrow else series.to_numpy()))
-    return Frame(tuple(names), tuple(cells), len(frame))
+    return Frame(tuple(names), tuple(_of_series(series) for series in frame.iter_columns()), len(frame))
+
+
+def _of_series(series: Any) -> Cells:
+    """Return the cells of a series that narwhals holds."""
+    import narwhals as nw
+
+    if isinstance(series.dtype, nw.Categorical | nw.Enum):
+        series = series.cast(nw.String)
+    if series.dtype == nw.String and series.implementation.is_pyarrow():
+        return Cells(series.to_native())
+    array = series.to_numpy()
+    if series.dtype.is_integer() and array.dtype.kind == "f" and np.abs(np.nan_to_num(array)).max(initial=0) >= EXACT:
+        return Cells(objects(series.to_list()))  # a missing value would round the others
+    return Cells(array if array.ndim == 1 else objects(series.to_list()))
 
 
 def _of_array(data: Any, names: tuple[str, ...] | None) -> Frame:
     if hasattr(data, "toarray") and not hasattr(data, "__array__"):
         raise InvalidArgument("expected a dense table, got a sparse one; call .toarray() on it first")
-    array = np.asarray(data, dtype=object) if isinstance(data, list | tuple) else np.asarray(data)
+    if isinstance(data, list | tuple) and data and all(isinstance(row, list | tuple) for row in data):
+        if len({len(row) for row in data}) > 1:
+            raise InvalidArgument("expected all rows to have the same length; they have not")
+        data = np.stack([objects(row) for row in data])
+    array = np.asarray(data)
     if array.ndim != 2:
         raise InvalidArgument(
             f"expected a table with rows and columns, got {array.ndim} dimension(s); reshape it: (rows, columns)"
@@ -167,56 +132,22 @@ def _of_array(data: Any, names: tuple[str, ...] | None) -> Frame:
     return Frame(found, tuple(Cells(array[:, j]) for j in range(array.shape[1])), len(array))
 
 
-def _vector(name: str, values: Any) -> np.ndarray:
-    """Return one column; a list keeps its cells as they are."""
+def _column(name: str, values: Any) -> Cells:
+    """Return one column that came by itself; a list keeps its cells as they are."""
     if isinstance(values, list | tuple):
-        array = np.empty(len(values), dtype=object)
-        for i, value in enumerate(values):  # one by one, for a cell may be a list
-            array[i] = value
-        return array
-    if hasattr(values, "to_numpy") and not isinstance(values, np.ndarray):
+        return Cells(objects(values))
+    if not isinstance(values, np.ndarray) and hasattr(values, "to_numpy"):
         import narwhals as nw
 
+        arrow = sys.modules.get("pyarrow")
+        if arrow is not None and isinstance(values, arrow.Array):
+            values = arrow.chunked_array([values])
         series = nw.from_native(values, series_only=True, pass_through=True)
-        dtype = getattr(series, "dtype", None)
-        values = series.cast(nw.String) if isinstance(dtype, nw.Categorical | nw.Enum) else series
-        values = values.to_numpy()
+        if isinstance(series, nw.Series):
+            return _of_series(series)
     array = np.asarray(values)
     if array.ndim == 2 and array.shape[-1] == 1:
         array = array.reshape(-1)
     if array.ndim != 1:
         raise InvalidArgument(f"expected {name} to have one dimension, got {array.ndim}")
-    return array
-
-
-def _finite(values: np.ndarray) -> np.ndarray:
-    return np.where(np.isfinite(values), values, np.nan)
-
-
-def _numbers_by_arrow(values: Any, decimal: str) -> np.ndarray | None:
-    """Return the numbers of texts, much faster than one by one; None where one of them is not written plainly."""
-    import pyarrow
-    import pyarrow.compute as compute
-
-    trimmed = compute.utf8_trim_whitespace(values)
-    if decimal != ".":
-        trimmed = compute.replace_substring(trimmed, decimal, ".")
-    spellings = pyarrow.array([*MISSING, "NA", "N/A", "NaN", "nan"], pyarrow.string()).cast(trimmed.type)
-    present = compute.if_else(compute.is_in(trimmed, spellings), None, trimmed)
-    try:
-        return compute.cast(present, pyarrow.float64()).to_numpy()
-    except pyarrow.ArrowInvalid:
-        return None
-
-
-def _joined(parts: list[Cells]) -> Cells:
-    values = [part.values for part in parts]
-    if all(not isinstance(one, np.ndarray) for one in values) and len({str(one.type) for one in values}) == 1:
-        import pyarrow
-
-        return Cells(pyarrow.chunked_array([chunk for one in values for chunk in one.chunks], values[0].type))
-    arrays = [one if isinstance(one, np.ndarray) else np.array(one.to_pylist(), dtype=object) for one in values]
-    if len({array.dtype.kind for array in arrays}) > 1:
-        plain = [array.astype("datetime64[us]") if array.dtype.kind == "M" else array for array in arrays]
-        arrays = [np.array([*array.tolist(), None], dtype=object)[:-1] for array in plain]
-    return Cells(np.concatenate(arrays))
+    return Cells(array)

@@ -1,0 +1,39 @@
+"""``python -m benchmarks.private_tables run|report``: see the package's docstring."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from .contestants import CONTESTANTS
+from .run import EPSILONS, Suite, run
+from .tables import MOST_ROWS, TABLES
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.private_tables", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    runs = commands.add_parser("run", help="run what is missing in the store")
+    runs.add_argument("--tables", nargs="+", default=list(TABLES), choices=list(TABLES), metavar="TABLE")
+    runs.add_argument("--contestants", nargs="+", default=list(CONTESTANTS), choices=list(CONTESTANTS), metavar="NAME")
+    runs.add_argument("--epsilon", nargs="+", type=float, default=list(EPSILONS), dest="epsilons")
+    runs.add_argument("--seeds", type=int, default=5)
+    runs.add_argument("--rows", type=int, default=MOST_ROWS, dest="most_rows", help="of a table, at most")
+    runs.add_argument("--retry", action="store_true", help="try again what has failed")
+    runs.add_argument("--jobs", type=int, default=2)
+    runs.add_argument("--store", type=Path, required=True)
+    reports = commands.add_parser("report", help="write the page and the figure")
+    reports.add_argument("--store", type=Path, required=True, nargs="+", help="later ones take precedence")
+    reports.add_argument("--out", type=Path, default=Path("docs/benchmark.md"))
+    options = vars(parser.parse_args(arguments))
+    if options.pop("command") == "report":
+        from .report import write
+
+        print(write(options["store"], options["out"]))
+        return
+    store, jobs = options.pop("store"), options.pop("jobs")
+    run(Suite(**options), store, jobs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""No record moves a statistic further than it states, whatever the record and the released matrices are."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diff2.fitting.columns import bin_edges, column_of
+from diff2.fitting.preparation import Preparation, Projections, Whitening
+from diff2.fitting.second_moment import as_matrix, as_vector, length_limited
+from diff2.fitting.statistics import (
+    ClassShares,
+    ClippedDescent,
+    ColumnHistograms,
+    Design,
+    Gram,
+    NormHistogram,
+    Residuals,
+    TargetMean,
+    WhiteningMoment,
+)
+from diff2.fitting.trees import Binning, Half, LeafSums, LeafWeights, LinearModel, PairScores, ResidualSizes, Tree, TreeModel
+from diff2.tables.rows import Rows
+
+NUMERIC, CATEGORIES, CLASSES = 3, (4,), 3
+WILD = st.one_of(st.floats(-10, 10), st.just(math.nan), st.sampled_from([-10.0, 0.0, 10.0, 1e-300]))
+SCALES = st.sampled_from([0.0, 1e-12, 1.0, 1e6])
+
+
+@st.composite
+def record(draw: st.DrawFn) -> Rows:
+    numeric = np.array([[draw(WILD) for _ in range(NUMERIC)]])
+    codes = np.array([[draw(st.integers(0, CATEGORIES[0] - 1))]])
+    return Rows(numeric, codes, np.array([float(draw(st.integers(0, CLASSES - 1)))]))
+
+
+def preparation(scale: float = 1.0, seed: int = 0) -> Preparation:
+    rng = np.random.default_rng(seed)
+    edges = bin_edges(-10.0, 10.0)
+    columns = tuple(column_of(edges, rng.exponential(size=len(edges) - 1), 0.0) for _ in range(NUMERIC))
+    width = NUMERIC + CATEGORIES[0] + NUMERIC
+    return Preparation(
+        columns, CATEGORIES, tuple(range(NUMERIC)),
+        Whitening(rng.standard_normal(NUMERIC), scale * rng.standard_normal((NUMERIC, NUMERIC))),
+        Projections(rng.standard_normal((width, 5)), rng.standard_normal((NUMERIC, 5)), rng.uniform(0, 6, 5)),
+    )  # fmt: skip
+
+
+def design(scale: float, *, matrix: bool = True) -> Design:
+    prepared = preparation(scale)
+    size = 1 + prepared.width + 5
+    found = scale * np.random.default_rng(1).standard_normal((size, size))
+    return Design(prepared, 0.5, 0.5, matrix=found if matrix else None)
+
+
+@lru_cache
+def statistics(scale: float) -> list:
+    linear, classes = design(scale), design(scale)
+    size = len(linear.matrix)
+    rng = np.random.default_rng(2)
+    numbers = Residuals(linear, scale * rng.standard_normal(size), np.array(0.5), (0.0, 2.0))
+    scores = Residuals(classes, scale * rng.standard_normal((size, CLASSES)), rng.standard_normal(CLASSES))
+    trees = tree_model(linear, numbers.theta)
+    halves = [Half(rng.integers(0, 10, 3), rng.integers(0, 249, 3)) for _ in range(2)]
+    tree = Tree(*halves, np.zeros(64))
+    edges = np.array([1e-3, 0.1, 1.0, 10.0])
+    return [
+        ColumnHistograms((bin_edges(-10.0, 10.0),) * NUMERIC),
+        WhiteningMoment(preparation()),
+        TargetMean(0.0, 2.0),
+        ClassShares(CLASSES),
+        Gram(design(scale, matrix=False)),
+        NormHistogram(numbers, edges),
+        ClippedDescent(numbers, 0.7),
+        ClippedDescent(scores, 0.7),
+        ResidualSizes(trees, (0.0, 2.0), edges),
+        LeafSums(trees, tree, 0.3, (0.0, 2.0)),
+        LeafWeights(trees, tree),
+    ]
+
+
+def tree_model(linear: Design, theta: np.ndarray) -> TreeModel:
+    rng = np.random.default_rng(3)
+    binning = Binning(rng.standard_normal((NUMERIC, 5)), (rng.permutation(CATEGORIES[0]),), 0.5)
+    return TreeModel(LinearModel(linear, theta, 0.5), binning)
+
+
+NAMES = [f"{type(one).__name__} {k}" for k, one in enumerate(statistics(1.0))]
+
+
+class TestSensitivity:
+    @settings(deadline=None, max_examples=30)
+    @pytest.mark.parametrize("which", range(len(NAMES)), ids=NAMES)
+    @given(one=record(), other=record(), scale=SCALES)
+    def test_two_records_are_no_further_apart_than_the_diameter(self, which, one, other, scale):
+        statistic, weight = statistics(scale)[which], np.array([0.25])
+        first, second = statistic.total(one, weight, {}), statistic.total(other, weight, {})
+        assert np.isfinite(first).all()
+        assert np.linalg.norm(first - second) <= 0.25 * statistic.diameter * (1 + 1e-12)
+        assert np.linalg.norm(first) <= 0.25 * statistic.longest * (1 + 1e-12)
+
+    def test_second_moments_of_orthogonal_vectors_are_a_diameter_apart(self):
+        one, other = np.array([[3.0, 0.0]]), np.array([[0.0, 3.0]])
+        apart = as_vector(one.T @ one) - as_vector(other.T @ other)
+        assert np.linalg.norm(apart) == pytest.approx(math.sqrt(2) * 9)
+
+    def test_leaf_sums_of_opposite_residuals_in_one_leaf_are_a_diameter_apart(self):
+        trees = tree_model(design(0.0), np.zeros(1 + preparation().width + 5))
+        tree = Tree(Half(np.zeros(3, int), np.full(3, 249)), Half(np.zeros(3, int), np.full(3, 249)), np.zeros(64))
+        statistic = LeafSums(trees, tree, 0.3, (0.0, 2.0))
+        low, high = (Rows(np.zeros((1, NUMERIC)), np.zeros((1, 1), int), np.array([y])) for y in (0.0, 2.0))
+        apart = statistic.total(low, np.ones(1), {}) - statistic.total(high, np.ones(1), {})
+        assert np.linalg.norm(apart) == pytest.approx(statistic.diameter)
+
+    @settings(deadline=None, max_examples=30)
+    @given(one=record(), other=record(), weight=st.floats(0, 1))
+    def test_no_record_moves_a_score_further_than_stated(self, one, other, weight):
+        trees = tree_model(design(1.0), np.ones(1 + preparation().width + 5))
+        rng = np.random.default_rng(4)
+        halves = [tuple(Half(rng.integers(0, 10, 3), rng.integers(0, 249, 3)) for _ in range(3)) for _ in range(2)]
+        scores = PairScores(trees, *halves, 0.3, (0.0, 2.0))
+        rest = scores.total(one, np.array([0.9]), {}) * 7
+        found = [scores.scores(rest + scores.total(rows, np.array([weight]), {})) for rows in (one, other)]
+        assert np.abs(found[0] - found[1]).max() <= scores.sensitivity
+
+
+class TestSecondMoment:
+    @given(st.integers(1, 6), st.integers(0, 99))
+    def test_a_matrix_survives_and_keeps_its_length(self, size, seed):
+        root = np.random.default_rng(seed).standard_normal((size, size))
+        matrix = root + root.T
+        assert np.allclose(as_matrix(as_vector(matrix)), matrix)
+        assert np.linalg.norm(as_vector(matrix)) == pytest.approx(np.linalg.norm(matrix))
+
+    def test_lengths_are_limited(self):
+        found = length_limited(np.array([[3.0, 4.0], [0.0, 0.0], [0.3, 0.4]]), 1.0)
+        assert np.linalg.norm(found, axis=1).tolist() == pytest.approx([1.0, 0.0, 0.5])
