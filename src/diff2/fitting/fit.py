@@ -63,6 +63,7 @@ def fit(
     (True, 1.0)
     """
     one_of("unit", unit, UNITS)
+    one_of("weighting", weighting, ("records", "clients"))
     known = schema if isinstance(schema, Schema) else Schema.read(schema)
     if {"group": known.groups, "client": known.clients, "record": ""}[unit] is None:
         raise InvalidArgument(f"unit={unit!r} needs the column that says whose a record is: name {unit}s in the schema")

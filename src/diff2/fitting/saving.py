@@ -58,9 +58,7 @@ def save(folder: str | os.PathLike[str], saved: Saved) -> Path:
     target = Path(folder)
     ledger_file = target / LEDGER
     own = saved.ledger.path is not None and ledger_file.exists() and ledger_file.samefile(saved.ledger.path)
-    for name in (ARRAYS, SCHEMA, PREPARATION) if own else (ARRAYS, SCHEMA, PREPARATION, LEDGER):
-        if (target / name).exists():
-            raise InvalidArgument(f"{target / name} exists: a model is never overwritten; choose another folder")
+    refuse_folder(target, except_for=(LEDGER,) if own else ())
     arrays: dict[str, np.ndarray] = {}
     tree = {"bounds": list(saved.bounds), "model": _to_plain(saved.model, "model", arrays)}
     documents = {SCHEMA: to_json(saved.schema.to_json()).encode(), PREPARATION: to_json(tree).encode()}
@@ -82,6 +80,13 @@ def save(folder: str | os.PathLike[str], saved: Saved) -> Path:
     write_whole(target / README, _readme(saved).encode())
     write_whole(target / ARRAYS, to_bytes(arrays, metadata))
     return target
+
+
+def refuse_folder(folder: str | os.PathLike[str], except_for: tuple[str, ...] = ()) -> None:
+    """Refuse a folder that holds files of another model."""
+    for name in (ARRAYS, SCHEMA, PREPARATION, LEDGER):
+        if name not in except_for and (Path(folder) / name).exists():
+            raise InvalidArgument(f"{Path(folder) / name} exists: a model is never overwritten; choose another folder")
 
 
 def load(folder: str | os.PathLike[str]) -> Saved:
