@@ -73,6 +73,17 @@ class FittedModel:
         """
         return save(folder, Saved(self.schema, self.model, self.bounds, self.ledger))
 
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write predictor and preparation as one ONNX file, which takes raw rows (extra ``onnx``).
+
+        Each column is an input of shape (rows, 1): categories as text, all others as numbers in double precision, flags
+        as 1 and 0, dates as days since 1970. Missing are NaN and the empty text. The output is ``prediction`` and, for
+        classes, ``probabilities``.
+        """
+        from .onnx_export import to_onnx
+
+        to_onnx(path, self)
+
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> FittedModel:
         """Read what :meth:`save` wrote; nothing in the folder is run."""
