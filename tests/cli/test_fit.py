@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas
@@ -12,6 +13,7 @@ import pytest
 import diff2
 from commands import diff2_here, single_line, unframed
 from diff2 import FittedModel, InvalidArgument, Ledger
+from diff2.tables.kinds import Number, Regression
 from diff2.tables.streams import stream_table
 from fitted import few_trees, schema, table
 
@@ -65,6 +67,9 @@ def test_from_files_to_predictions(folder):
     expected = model.predict(pandas.read_csv(folder / "new.csv", dtype=str))
     assert [row["prediction"] for row in rows] == [str(one) for one in expected.tolist()]
     assert diff2_here("account", folder / "model").exit_code == 0
+    (folder / "none.csv").write_text((folder / "new.csv").read_text(encoding="utf-8").splitlines()[0], encoding="utf-8")
+    result = diff2_here("predict", folder / "model", folder / "none.csv", "--out", folder / "none.found.csv")
+    assert (result.exit_code, (folder / "none.found.csv").read_text(encoding="utf-8")) == (0, "prediction\n")
 
 
 def test_probabilities_are_written_for_classes(tmp_path):
@@ -124,6 +129,19 @@ def test_wrong_options_fail_before_anything_is_written(tmp_path, words, text):
     result = fitted_here(tmp_path, *words)
     assert result.exit_code == 1
     assert text in result.stderr
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("part", ["income", "target"])
+def test_missing_bounds_are_named_before_anything_is_written(tmp_path, part):
+    written(tmp_path, "regression")
+    known = schema("regression")
+    columns = {**known.columns, "income": Number()} if part == "income" else known.columns
+    target = Regression() if part == "target" else known.target
+    (tmp_path / "schema.toml").write_text(replace(known, columns=columns, target=target).to_toml(), encoding="utf-8")
+    result = fitted_here(tmp_path)
+    assert result.exit_code == 1
+    assert "needs bounds for now" in single_line(result.stderr)
     assert not (tmp_path / "model").exists()
 
 

@@ -122,6 +122,7 @@ def _single(arrays, tree, metadata):
         _set("model", 7),
         _set("bounds", [0, 1, 2]),
         _set("bounds", ["nan", 1]),
+        _set("bounds", [float("nan"), 1]),
         lambda arrays, tree, metadata: metadata.update(format="0"),
     ],
 )
@@ -154,6 +155,11 @@ def test_a_folder_that_lacks_a_file_or_has_another_one_is_refused(name, model, t
     (tmp_path / name).unlink()
     with pytest.raises(diff2.Diff2Error):
         FittedModel.load(tmp_path)
+
+
+def test_no_rows_have_no_predictions(model):
+    rows = {name: values[:0] for name, values in table(50).items()}
+    assert model.predict(rows).shape == (0,)
 
 
 def test_the_report_says_what_the_budget_was_spent_on(model):

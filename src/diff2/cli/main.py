@@ -1,4 +1,4 @@
-"""The command line: ``diff2 train``, ``plan``, ``account``, ``compare``, ``demo``, ``data``, ``schema``.
+"""The command line: ``diff2 fit``, ``predict``, ``schema``, ``train``, ``plan``, ``account``, ``compare``, ``data``.
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 the privacy budget would be exceeded, 130 interrupted. What a command
 needs is imported when it runs, so that ``--help`` answers at once.

@@ -67,6 +67,9 @@ def fit(
     known = schema if isinstance(schema, Schema) else Schema.read(schema)
     if {"group": known.groups, "client": known.clients, "record": ""}[unit] is None:
         raise InvalidArgument(f"unit={unit!r} needs the column that says whose a record is: name {unit}s in the schema")
+    bounds, target = known.bounds, known.target
+    if np.isnan(bounds).any() or (isinstance(target, Regression) and target.low is None):
+        raise InvalidArgument("every numeric column, and the target of a regression, needs bounds for now")
     encoded = encode(data, known)
     clients = _by_client(encoded)
     cohort = TableCohort(clients, unit=unit, weighting=weighting)
@@ -76,7 +79,6 @@ def fit(
     for sentence in known.leaks():
         leak(sentence, strict=strict, stacklevel=3)
     noise = NoiseSource.from_system() if seed is None else NoiseSource.from_seed(seed)
-    target = known.target
     task = "classification" if isinstance(target, Classes) else "regression"
     header = {
         "library": "diff2",
@@ -96,9 +98,6 @@ def fit(
     session = Session(cohort, Mechanism(ledger, noise), budget, progress)
     rng = np.random.default_rng(int.from_bytes(noise.bytes(16, "public draws"), "big"))  # public: part of the model
     preparation = Preparation((), known.widths, known.nullable)
-    bounds = known.bounds
-    if np.isnan(bounds).any():
-        raise InvalidArgument("every numeric column needs bounds for now")
     if isinstance(target, Classes):
         model: Any = fit_classification(
             session.ask, session.mu, cohort.heaviest, preparation, bounds, len(target.values), rng

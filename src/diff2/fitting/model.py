@@ -91,4 +91,5 @@ class FittedModel:
 
     def _outputs(self, data: Any) -> np.ndarray:
         rows = encode(data, self.schema, with_target=False).rows
-        return np.concatenate([self.model.outputs(part, {}) for _, part in rows.chunks()])
+        parts = [self.model.outputs(part, {}) for _, part in rows.chunks()]
+        return np.concatenate(parts) if parts else self.model.outputs(rows, {})

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import types
 from collections.abc import Mapping
@@ -107,16 +106,15 @@ def load(folder: str | os.PathLike[str]) -> Saved:
     for name, data in documents.items():
         if metadata.get(f"sha256 of {name}") != hashlib.sha256(data).hexdigest():
             raise InvalidArgument(f"{source / name} is not the file that was saved with {ARRAYS}; copy the folder anew")
-    schema = Schema.from_json(json.loads(documents[SCHEMA]))
-    tree = json.loads(documents[PREPARATION])
     try:
+        schema, tree = Schema.from_json(json.loads(documents[SCHEMA])), json.loads(documents[PREPARATION])
         model = _from_plain(tree["model"], LinearModel | TreeModel, arrays, "model")
         low, high = _from_plain(tree["bounds"], tuple[float, float], arrays, "bounds")
         faults = shape_faults(model, schema)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgument(f"{source / PREPARATION} describes no model ({error}); copy the folder anew") from None
-    if faults or math.isnan(low) or math.isnan(high):
-        raise InvalidArgument(f"the model in {source} does not fit together: {'; '.join(faults) or 'bounds'}")
+    if faults:
+        raise InvalidArgument(f"the model in {source} does not fit together: {'; '.join(faults)}")
     return Saved(schema, model, (low, high), Ledger.read(source / LEDGER))
 
 
@@ -164,7 +162,7 @@ def _from_plain(found: Any, hint: Any, arrays: Mapping[str, np.ndarray], place: 
         return float(found)
     if hint is float and type(found) is int:
         return float(found)
-    if type(found) is not hint and not (hint is types.NoneType and found is None):
+    if (type(found) is not hint and not (hint is types.NoneType and found is None)) or found != found:
         raise ValueError(f"{place} is no {hint.__name__}")
     return found
 
