@@ -89,10 +89,12 @@ class _PrivateEstimator(BaseEstimator):
         )
         self.schema_, self.ledger_ = self.model_.schema, self.model_.ledger
         self.guarantee_, self.epsilon_ = self.model_.guarantee, self.model_.epsilon
-        together = REPEATS.add(frame, self.ledger_)
+        named = {"group": {"clients": clients, "groups": groups}, "client": {"clients": clients}}.get(unit)
+        units = None if named is None else Frame((), (), frame.size).having(**named)
+        together = REPEATS.add(frame, self.ledger_, units)
         if together.fits > 1:
             warnings.warn(
-                f"this is fit number {together.fits} in this process on these records, or some of them. For a record "
+                f"this is fit number {together.fits} in this process on these records, or some of them. For a {unit} "
                 f"in all these fits they cost epsilon={epsilon_text(together.epsilon)} at delta={self.ledger_.delta:g} "
                 f"together; the guarantee of this one, epsilon={epsilon_text(self.epsilon_)}, does not speak of the "
                 "others. Compare models on public records, or give each fit a part of the budget",

@@ -184,9 +184,22 @@ def test_fits_on_other_records_do_not_warn():
         model.fit(np.concatenate([x, some(9)[0][:1]]), [*y, 1])
 
 
+def test_a_group_takes_part_as_soon_as_one_of_its_records_does():
+    """Each record is in two of three fits, each group of two records in all of them."""
+    x, y = some(20, rows=300)
+    groups, model = np.arange(300) % 150, PrivateClassifier(1.0, delta=1e-6, bounds=(0, 1), classes=[0, 1])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for kept, _ in KFold(3, shuffle=True, random_state=0).split(x):
+            model.fit(x[kept], y[kept], groups=groups[kept])
+    fits, epsilon = totals(caught)[-1]
+    assert fits == 3
+    assert epsilon == pytest.approx(total_epsilon(model.ledger_.releases * 3, 1e-6), abs=0.1)
+
+
 def test_groups_are_protected_as_one():
     x, y = some(12)
-    groups, model = np.arange(200) // 2, PrivateClassifier(bounds=(0, 1), classes=[0, 1])
+    groups, model = 1000 + np.arange(200) // 2, PrivateClassifier(bounds=(0, 1), classes=[0, 1])
     assert clone(model).fit(x, y, groups=groups).guarantee_.unit == "group"
     with pytest.raises(InvalidArgument, match="unit='group'"):
         clone(model).set_params(unit="record").fit(x, y, groups=groups)

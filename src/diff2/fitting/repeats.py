@@ -3,7 +3,8 @@
 Cross-validation and grid search fit many times. Every fit keeps within its own epsilon; a record that took part in all
 of them pays for all. So each record is remembered by a fingerprint, with a key that no other process has, and so are
 the prices of the fits it took part in. Records with the same inputs have the same fingerprint, so the total is never
-too small for fits in this process. Fits in other processes are not seen.
+too small for fits in this process. Where groups or clients are protected they are remembered, too, by their names: one
+takes part in a fit as soon as one of its records does. Fits in other processes are not seen.
 """
 
 from __future__ import annotations
@@ -40,11 +41,15 @@ class Repeats:
         self._prints = np.zeros(0, np.uint64)  # of all records so far, in order
         self._spent = np.zeros((0, 3))  # of each: fits, releases, sum of the squared prices
 
-    def add(self, frame: Frame, ledger: Ledger) -> Together:
-        """Count a fit on these records; return what it costs with all earlier ones that share a record with it."""
+    def add(self, frame: Frame, ledger: Ledger, units: Frame | None = None) -> Together:
+        """Count a fit on these records; return what it costs with all earlier ones that share a record with it.
+
+        Args:
+            units: the names of each record's group or client, where these are protected.
+        """
         noised = [release.multiplier for release in ledger.releases if math.isfinite(release.multiplier)]
         cost = np.array([1.0, len(noised), math.fsum(multiplier**-2 for multiplier in noised)])
-        here = np.unique(self._fingerprints(frame))
+        here = np.unique(np.concatenate([self._fingerprints(one) for one in (frame, units) if one is not None]))
         with self._lock:
             everyone = np.union1d(self._prints, here)
             spent = np.zeros((len(everyone), 3))
