@@ -1,10 +1,11 @@
 """What a cell means depends on the cell alone, however it is held."""
 
 import math
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 
 import numpy as np
+import pandas
 import pytest
 
 from diff2.tables.cells import Lookup, days, flag, number, text_of
@@ -68,6 +69,23 @@ def test_dates():
         assert as_frame({"x": np.array([2**62]).astype(f"M8[{unit}]")})["x"].days().shape == (1,)
 
 
+@pytest.mark.parametrize("format", ["%d.%m.%Y", "%Y-%d-%m", "%Y-%d-%mT%H:%M:%S"])
+def test_a_format_is_for_texts_and_a_date_is_a_date(format):
+    first, text = date(2020, 1, 2), datetime(2020, 1, 2).strftime(format)
+    cells = [
+        first,
+        datetime(2020, 1, 2),
+        pandas.Timestamp(first),
+        np.datetime64(first),
+        np.datetime64(first, "ns"),
+        text,
+    ]
+    assert as_frame({"x": cells})["x"].days(format).tolist() == [18263.0] * 6
+    assert as_frame({"x": np.array([first], "M8[D]")})["x"].days(format).tolist() == [18263.0]
+    assert len({text_of(cell) for cell in cells[:5]}) == 1
+    assert as_frame({"x": np.array([first], "M8[D]")})["x"].texts()[0] == [text_of(first)]
+
+
 @pytest.mark.parametrize(
     ("listed", "cells", "codes"),
     [
@@ -82,3 +100,33 @@ def test_dates():
 )
 def test_categories(listed, cells, codes):
     assert [Lookup(listed)(text_of(cell)) for cell in cells] == codes
+
+
+CELLS = [
+    None, "NA", float("nan"), pandas.NA, pandas.NaT, True, False, 0, 1, -7, 2**70, 0.5, 1.0, math.inf, np.int8(1), 1j,
+    "01", " 1.0 ", "f", "true", "1,5", "2020-01-02", "02.01.2020", b"1", Decimal("1.0"), date(2020, 1, 2),
+    datetime(2020, 1, 2, 3, 4, 5, 6), datetime(2020, 1, 2, tzinfo=timezone(timedelta(hours=5))), time(1), timedelta(1),
+    np.datetime64("2020-01-02"), [1], {"k": 1},
+]  # fmt: skip
+MEANINGS = [
+    lambda cells: cells.numbers(),
+    lambda cells: cells.numbers(","),
+    lambda cells: cells.days(),
+    lambda cells: cells.days("%d.%m.%Y"),
+    lambda cells: cells.mapped(flag, np.float64),
+    lambda cells: cells.mapped(Lookup([1, "f", 0.5]), np.float64),
+]
+
+
+def meanings(cells):
+    """What the first cell means, beside the others in a column of pandas."""
+    found = as_frame(pandas.DataFrame({"x": cells}))["x"]
+    return [float(meaning(found)[0]) for meaning in MEANINGS]
+
+
+def test_no_cell_changes_what_another_means():
+    """Whatever type pandas gives the column that holds both."""
+    for cell in CELLS:
+        alone = meanings([cell])
+        for other in CELLS:
+            np.testing.assert_array_equal(meanings([cell, other]), alone, err_msg=f"{cell!r} beside {other!r}")

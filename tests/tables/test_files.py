@@ -1,6 +1,5 @@
 """Files: read as text, the same with and without pyarrow, and refused with the remedy."""
 
-import codecs
 import gzip
 import sys
 
@@ -41,7 +40,7 @@ def reader(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("reader")
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "cp1252", "utf-16"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "cp1252", "utf-16", "utf-32"])
 def test_any_declared_encoding_and_delimiter(tmp_path, encoding):
     (tmp_path / "t.csv").write_text(TEXT, encoding=encoding)
     declared = "utf-8" if encoding == "utf-8-sig" else encoding  # its mark is taken for what it is
@@ -164,5 +163,9 @@ def test_the_fast_reader_reads_what_the_slow_one_reads(tmp_path, parts):
         assert texts(fast) == texts(files._by_csv_module(path, FileFormat(), ("x", "y")))
 
 
-def test_marks_are_those_of_the_standard():
-    assert all(codecs.lookup(name) for name in files.MARKS.values())
+def test_names_that_are_there_twice_in_a_parquet_file(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(arrow.table([[1], [2]], names=["x", "x"]), tmp_path / "t.parquet")
+    assert "column 'x' of" in message([tmp_path / "t.parquet", tmp_path / "none.csv"])

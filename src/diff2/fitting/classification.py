@@ -21,6 +21,8 @@ from .statistics import FREE, ClassShares, ClippedDescent, ColumnHistograms, Des
 
 SHARES = {"target": 0.01, "histogram": 0.05, "whitening": 0.05, "gram": 0.20}
 MAX_ROUNDS = 32
+MAX_FEATURES = 200
+LINEAR_BELOW = 600  # records times mu
 
 
 def fit_classification(
@@ -31,8 +33,6 @@ def fit_classification(
     bounds: np.ndarray,
     classes: int,
     rng: np.random.Generator,
-    *,
-    features: int = 200,
 ) -> LinearModel:
     """Fit by releases that cost ``mu`` together; ``weight`` is that of the heaviest record."""
     left = 1.0
@@ -60,7 +60,7 @@ def fit_classification(
             moment = ask(WhiteningMoment(preparation), mu * math.sqrt(SHARES["whitening"]))
             left -= SHARES["whitening"]
             preparation = replace(preparation, whitening=whitening_of(as_matrix(moment.value), moment.noise_std))
-    p, width = preparation.original, preparation.width
+    p, width, features = preparation.original, preparation.width, feature_count(mu / weight)
     omega = rng.standard_normal((width, features)) / (p / 3)
     phases = rng.uniform(0, 2 * math.pi, features)
     level = np.exp(-np.sum(omega**2, axis=0) * p / (2 * max(1, width))) * np.cos(phases)
@@ -91,11 +91,13 @@ def fit_classification(
     rounds = int(np.clip(allowed(ridge), 1, MAX_ROUNDS))
     largest = float(values.max() / (values.max() + ridge)) or 1.0
     dimension = effective(ridge) / largest + 1
-    eta = 2.0
+    # Of the loss where all records are predicted by the prior; many classes of like size curve it less.
+    curvature = float(np.linalg.eigvalsh(np.diag(prior) - np.outer(prior, prior))[-1])
+    eta = float(np.clip(1 / curvature, 2.0, math.sqrt(2 * classes)))
     r0 = math.sqrt(max(1 - float(prior @ prior), 1e-12))
-    most = math.sqrt(budget) / (2 * r0 * weight * dimension)
-    if 2 * rounds > most:
-        rounds = max(min(4, rounds), math.ceil(most / 2))
+    most = math.sqrt(budget) / (2 * r0 * weight * dimension) * eta / 2
+    if eta * rounds > most:
+        rounds = max(min(4, rounds), math.ceil(most / eta))
         eta = most / rounds
     matrix = np.zeros((d + 1, d + 1))
     matrix[0, 0] = 2.0  # the constant is one half
@@ -111,6 +113,15 @@ def fit_classification(
         if round >= rounds // 2:
             mean_theta += theta / (rounds - rounds // 2)
     return LinearModel(design, mean_theta, offset)
+
+
+def feature_count(signal: float) -> int:
+    """Return how many random features are worth their noise, from records times mu; none for few: a linear model.
+
+    >>> [feature_count(signal) for signal in (200, 800, 5000)]
+    [0, 100, 200]
+    """
+    return min(MAX_FEATURES, int(signal / 8)) if signal > LINEAR_BELOW else 0
 
 
 def public_radius(prior: np.ndarray) -> float:

@@ -13,6 +13,8 @@ import numpy as np
 
 from .cells import MISSING, days, number, text_of
 
+MOMENTS = frozenset(f"datetime64[{unit}]" for unit in ("D", "h", "m", "s", "ms", "us", "ns"))  # others overflow
+
 
 class Cells(NamedTuple):
     """One column: a numpy array of any type, or texts as Arrow holds them."""
@@ -30,8 +32,7 @@ class Cells(NamedTuple):
 
     def days(self, format: str = "") -> np.ndarray:
         """Return days since 1970; NaN where there is no date."""
-        coarse = {f"datetime64[{unit}]" for unit in ("D", "h", "m", "s", "ms", "us", "ns")}  # others overflow
-        if isinstance(self.values, np.ndarray) and self.values.dtype.name in coarse:
+        if isinstance(self.values, np.ndarray) and self.values.dtype.name in MOMENTS:
             seconds = self.values.astype("datetime64[s]")
             return np.where(np.isnat(seconds), np.nan, seconds.astype(np.int64) / 86_400)
         return self.mapped(lambda text: days(text, format), np.float64)
@@ -46,15 +47,16 @@ class Cells(NamedTuple):
         values = self.values
         if not isinstance(values, np.ndarray):
             coded = values.combine_chunks().dictionary_encode(null_encoding="encode")
-            return [text_of(cell) for cell in coded.dictionary.to_pylist()], coded.indices.to_numpy(
-                zero_copy_only=False
-            )
+            places = coded.indices.to_numpy(zero_copy_only=False)
+            return [text_of(cell) for cell in coded.dictionary.to_pylist()], places
         if values.dtype.kind in "biuf":
             found, places = np.unique(values, return_inverse=True)
             return [text_of(cell) for cell in found.tolist()], places.ravel()
         if values.dtype.kind == "M":
             found, places = np.unique(values, return_inverse=True)
-            dates = np.datetime_as_string(found).tolist()
+            dates = np.datetime_as_string(
+                found, "us" if values.dtype.name in MOMENTS else None, casting="unsafe"
+            ).tolist()
             return [None if text == "NaT" else text for text in dates], places.ravel()
         place_of: dict[str | None, int] = {}
         order = [place_of.setdefault(text_of(cell), len(place_of)) for cell in values.tolist()]

@@ -45,8 +45,11 @@ def text_of(cell: Any) -> str | None:
             return _float_text(float(cell.real))
         if isinstance(cell, bytes):
             return cell.decode("utf-8", "replace").strip() or None
-        if isinstance(cell, date):
-            cell = cell.isoformat()
+        if isinstance(cell, np.datetime64):
+            cell = cell.astype("datetime64[us]")  # its text is that of a datetime
+        elif isinstance(cell, date):
+            moment = cell if isinstance(cell, datetime) else datetime(cell.year, cell.month, cell.day)
+            cell = moment.isoformat(timespec="microseconds")
         return str(cell).strip() or None
     except Exception:  # the cell of another library may fail in any way; an error would tell of it
         return None
@@ -72,11 +75,15 @@ def flag(text: str | None) -> float:
 def days(text: str | None, format: str = "") -> float:
     """Return days since 1970, with a fraction for the time of the day (of UTC), or NaN.
 
+    The format is that of texts. A cell that is a date already, and became a text with microseconds, needs none.
+
     >>> days("1970-02-01"), days("02.01.1970 12:00", "%d.%m.%Y %H:%M"), days("soon")
     (31.0, 1.5, nan)
     """
     try:
-        moment = datetime.strptime(text or "", format) if format else datetime.fromisoformat(text or "")
+        text = text or ""
+        free = not format or (text[10:11] == "T" and text[19:20] == "." and text[20:26].isdecimal())
+        moment = datetime.fromisoformat(text) if free else datetime.strptime(text, format)
         if moment.tzinfo is not None:
             moment = moment.astimezone(UTC).replace(tzinfo=None)
         return (moment.replace(microsecond=0) - _EPOCH).total_seconds() / _DAY

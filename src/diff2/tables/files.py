@@ -28,7 +28,13 @@ from .problems import Problems
 PARQUET = (".parquet", ".pq")
 BLOCK = 1 << 24  # bytes that pyarrow reads at a time
 DELIMITERS = {",": "','", ";": "';'", "\t": "'\\t' (a tab)", "|": "'|'"}
-MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+MARKS = {  # the longer ones first, for one begins with another
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 
 
 @dataclass(frozen=True)
@@ -100,10 +106,13 @@ def _read(path: Path, format: FileFormat, problems: Problems) -> Frame | None:
             problems.add(str(path), f"is no text in the encoding {format.encoding}", remedy)
         except (csv.Error, EOFError, OSError):  # the error's own text may quote a record
             problems.add(str(path), "is no readable CSV or CSV.gz table", "check the file; write it anew")
-    names = () if frame is None else frame.names
+    _note_twice(path, () if frame is None else frame.names, problems)
+    return frame
+
+
+def _note_twice(path: Path, names: Sequence[str], problems: Problems) -> None:
     for name in sorted({name for name in names if name and names.count(name) > 1}):
         problems.add(f"column {name!r} of {path}", "is there twice", "rename one of them")
-    return frame
 
 
 def _read_parquet(path: Path, problems: Problems) -> Frame | None:
@@ -114,7 +123,9 @@ def _read_parquet(path: Path, problems: Problems) -> Frame | None:
         problems.add(str(path), "needs pyarrow to be read", "install it: pip install 'diff2[parquet]'")
         return None
     try:
-        return as_frame(parquet.ParquetFile(path).read())
+        file = parquet.ParquetFile(path)
+        _note_twice(path, file.schema_arrow.names, problems)
+        return None if len(set(file.schema_arrow.names)) < len(file.schema_arrow.names) else as_frame(file.read())
     except (pyarrow.ArrowException, OSError):
         problems.add(str(path), "is no readable Parquet table", "check the file; write it anew")
         return None
@@ -124,13 +135,13 @@ def header_names(path: Path, format: FileFormat, problems: Problems) -> tuple[st
     """Return the names of the columns, after noting what they tell about a wrong format."""
     with _opened(path) as file:
         start = file.read(4)
-    for mark, encoding in MARKS.items():
-        if start.startswith(mark) and codecs.lookup(format.encoding).name.replace("-sig", "") != encoding:
-            problems.add(
-                str(path), f"begins with the mark of {encoding}, not of {format.encoding}",
-                f"set the encoding to {encoding} (--encoding, or encoding in [file])",
-            )  # fmt: skip
-            return ()
+    encoding = next((encoding for mark, encoding in MARKS.items() if start.startswith(mark)), None)
+    if encoding not in (None, codecs.lookup(format.encoding).name.replace("-sig", "")):
+        problems.add(
+            str(path), f"begins with the mark of {encoding}, not of {format.encoding}",
+            f"set the encoding to {encoding} (--encoding, or encoding in [file])",
+        )  # fmt: skip
+        return ()
     with opened_text(path, format) as file:
         names = tuple(name.strip() for name in next(csv_lines(file, format), []))
     if not names:
