@@ -52,6 +52,15 @@ class GradientFallbackWarning(UserWarning):
     """The fast gradient engine has no rule for this model; a slower one, equally private, is used."""
 
 
+def unusable(argument: str) -> InvalidArgument:
+    """Return the one error for records whose values cannot be used: it is the same whichever they are."""
+    return InvalidArgument(
+        f"{argument} hold values that cannot be used, and which ones is not said: every input and target must be a "
+        "finite number in the precision of the model, every class number from 0 to below the model's outputs, every "
+        "index within the model's embedding. Check the records before training"
+    )
+
+
 def leak(message: str, *, strict: bool, stacklevel: int = 3) -> None:
     """Warn of a leak that was asked for, or refuse it under ``strict``."""
     if strict:

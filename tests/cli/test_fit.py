@@ -67,6 +67,7 @@ def test_from_files_to_predictions(folder):
     expected = model.predict(pandas.read_csv(folder / "new.csv", dtype=str))
     assert [row["prediction"] for row in rows] == [str(one) for one in expected.tolist()]
     assert diff2_here("account", folder / "model").exit_code == 0
+    assert diff2_here("verify", folder / "model").exit_code == 0
     (folder / "none.csv").write_text((folder / "new.csv").read_text(encoding="utf-8").splitlines()[0], encoding="utf-8")
     result = diff2_here("predict", folder / "model", folder / "none.csv", "--out", folder / "none.found.csv")
     assert (result.exit_code, (folder / "none.found.csv").read_text(encoding="utf-8")) == (0, "prediction\n")
@@ -155,7 +156,7 @@ def test_a_failure_after_the_first_release_leaves_the_ledger(tmp_path, monkeypat
     result = fitted_here(tmp_path)
     assert (result.exit_code, single_line(result.stderr)) == (1, "error: something broke\n")
     assert {path.name for path in (tmp_path / "model").iterdir()} == {"ledger.jsonl"}
-    assert 0 < Ledger.read(tmp_path / "model" / "ledger.jsonl").epsilon() < 2
+    assert 0 < Ledger.read(tmp_path / "model" / "ledger.jsonl").released_epsilon() < 2
     monkeypatch.undo()
     result = fitted_here(tmp_path)
     assert result.exit_code == 1

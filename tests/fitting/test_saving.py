@@ -24,7 +24,7 @@ def model(request):
 
 
 def rewritten(folder, change):
-    """Change the arrays, the tree of parts and the metadata of a saved model; hashes are made right again."""
+    """Change the arrays, the tree of parts and the metadata of a saved model; no hash tells of it."""
     arrays, tree = load_file(folder / ARRAYS), json.loads((folder / PREPARATION).read_text(encoding="utf-8"))
     with safe_open(folder / ARRAYS, framework="np") as file:
         metadata = file.metadata()
@@ -32,6 +32,12 @@ def rewritten(folder, change):
     (folder / PREPARATION).write_text(json.dumps(tree), encoding="utf-8")
     metadata[f"sha256 of {PREPARATION}"] = hashlib.sha256((folder / PREPARATION).read_bytes()).hexdigest()
     save_file(arrays, folder / ARRAYS, metadata)
+    ledger = Ledger.read(folder / LEDGER)
+    (folder / LEDGER).unlink()
+    other = Ledger(ledger.header, folder / LEDGER)
+    for release in ledger.releases:
+        other.record(release)
+    other.close()  # says nothing of a model
 
 
 def test_predictions_come_back_bit_for_bit(model, tmp_path):
@@ -131,6 +137,15 @@ def test_a_damaged_model_is_refused(change, model, tmp_path):
     rewritten(tmp_path, change)
     with pytest.raises(InvalidArgument):
         FittedModel.load(tmp_path)
+
+
+def test_the_ledger_is_that_of_the_model(model, tmp_path):
+    other = fitted("classes", seed=1)
+    other.save(tmp_path / "other")
+    model.save(tmp_path / "model")
+    (tmp_path / "other" / LEDGER).replace(tmp_path / "model" / LEDGER)
+    with pytest.raises(InvalidArgument, match="ledger of another model"):
+        FittedModel.load(tmp_path / "model")
 
 
 @pytest.mark.parametrize(("part", "value"), [("columns", 99), ("columns", -1), ("thresholds", 250)])

@@ -82,8 +82,9 @@ class ClientSums:
         self, question: Question, parts: Sequence[tuple[Records, FeatureCache | None]], masks: Masks | None
     ) -> Vector:
         value = torch.zeros(len(self._engine.flat), dtype=torch.float64, device=self._engine.flat.device)
+        count = sum(records.size for records, _ in parts)
         for records, cache in parts:
-            value += self._engine.clipped_sum(question, records, cache=cache, masks=masks)
+            value += self._engine.clipped_sum(question, records, cache=cache, masks=masks, count=count)
         return value
 
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from .._types import Vector
-from ..gradients import Engine, Evaluation, FeatureCache, Masks, Records, rounding_allowance
+from ..gradients import Engine, Evaluation, FeatureCache, Masks, Records
 from ..privacy import BoundedMean, NoiseSource
 from ..questions import ALL, Population, Question
-from .bounds import bounded, client_rounding, zero_mean
+from .bounds import bounded, client_rounding, sum_rounding, zero_mean
 from .clients import Client
 from .draws import asked_clients, by_group, clipped, drawn_masks, drawn_rows
 
@@ -77,8 +77,12 @@ class LocalCohort:
             value, rounding = self._mean_of_clients(question, masks), client_rounding(self._population)
         else:
             parts, heaviest = self._parts(question)
-            sums = [self._engine.clipped_sum(question, part.records, cache=part.cache, masks=masks) for part in parts]
-            value, rounding = self._added(sums).mul_(heaviest), rounding_allowance(self._engine.flat.dtype)
+            count = sum(part.records.size for part in parts)
+            sums = [
+                self._engine.clipped_sum(question, part.records, cache=part.cache, masks=masks, count=count)
+                for part in parts
+            ]
+            value, rounding = self._added(sums).mul_(heaviest), sum_rounding(self._population, question)
         return bounded(self._population, question, value, rounding)
 
     def exact_gradient(self, params: Vector) -> Vector:

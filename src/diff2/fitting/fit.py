@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
 from .._validate import one_of
+from .._version import __version__
 from ..errors import InvalidArgument, leak
+from ..planning.filter import FILTER, Filter
 from ..privacy import Budget, Ledger, Mechanism, NoiseSource
 from ..privacy.release import REPLACE_ONE
 from ..tables.encode import Encoded, encode
@@ -21,6 +24,7 @@ from .cohort import TableCohort
 from .model import FittedModel
 from .preparation import Preparation
 from .regression import fit_regression
+from .saving import model_sha256
 from .session import Progress, Session
 from .trees import with_trees
 
@@ -80,22 +84,36 @@ def fit(
         leak(sentence, strict=strict, stacklevel=3)
     noise = NoiseSource.from_system() if seed is None else NoiseSource.from_seed(seed)
     task = "classification" if isinstance(target, Classes) else "regression"
+    filter = Filter(budget)
     header = {
         "library": "diff2",
+        "version": __version__,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "adjacency": REPLACE_ONE,
         "unit": unit,
         "client_sizes": list(cohort.sizes),
         "weighting": weighting,
+        "clients_per_round": None,
+        "client_order": "round_robin",
+        "accounting": "exact",
         "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
-        "algorithm": {"name": "fit", "task": task},
+        "algorithm": {"name": FILTER, "task": task},
+        "opening_share": None,
+        "trust": None,
+        "multipliers": {},
+        "planned": filter.planned(),
+        "dimension": max(1, len(known.names)),
+        "engine": "table",
         "seeded": seed is not None,
         "leaks": known.leaks(),
-        "schema": known.to_json(),
+        "columns": known.to_json(),
+        "run_file": None,
+        "signed_by": None,
     }
     if directory is not None:
         os.makedirs(directory, exist_ok=True)
     ledger = Ledger(header, None if directory is None else os.path.join(directory, "ledger.jsonl"))
-    session = Session(cohort, Mechanism(ledger, noise), budget, progress)
+    session = Session(cohort, Mechanism(ledger, noise), filter, progress)
     rng = np.random.default_rng(int.from_bytes(noise.bytes(16, "public draws"), "big"))  # public: part of the model
     preparation = Preparation((), known.widths, known.nullable)
     if isinstance(target, Classes):
@@ -104,12 +122,14 @@ def fit(
         )
         limits = (-math.inf, math.inf)
     else:
-        limits = (float(target.low), float(target.high)) if isinstance(target, Regression) else (0.0, float(target.high))
+        limits = (
+            (float(target.low), float(target.high)) if isinstance(target, Regression) else (0.0, float(target.high))
+        )
         linear = fit_regression(
             session.ask, session.mu * math.sqrt(1 - TREES_SHARE), cohort.heaviest, preparation, bounds, limits, rng
         )
         model = with_trees(session.ask, session.choose, session.mu * math.sqrt(TREES_SHARE), linear, limits, rng)
-    ledger.close()
+    ledger.close(model_sha256(known, model, limits))
     return FittedModel(known, model, limits, ledger)
 
 

@@ -23,6 +23,7 @@ from ..privacy.accounting import gdp_epsilon
 from ..privacy.discrete import discrete_epsilon
 from ..tables.cell_column import Cells
 from ..tables.frames import Frame
+from .report import planned
 
 
 class Together(NamedTuple):
@@ -47,8 +48,7 @@ class Repeats:
         Args:
             units: the names of each record's group or client, where these are protected.
         """
-        noised = [release.multiplier for release in ledger.releases if math.isfinite(release.multiplier)]
-        cost = np.array([1.0, len(noised), math.fsum(multiplier**-2 for multiplier in noised)])
+        cost = np.array([1.0, *planned(ledger)])
         here = np.unique(np.concatenate([self._fingerprints(one) for one in (frame, units) if one is not None]))
         with self._lock:
             everyone = np.union1d(self._prints, here)

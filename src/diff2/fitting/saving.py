@@ -1,9 +1,9 @@
 """A fitted model as a folder without code: arrays in safetensors, all else in JSON.
 
 A model is a tree of named parts with fields. Arrays go to ``model.safetensors``, which holds the guarantee and the
-SHA-256 of the two JSON files in its metadata; ``preparation.json`` holds the tree with the numbers, and says where an
-array belongs. Reading builds the parts that are listed here and no others, and checks each field against its declared
-type and each array against the shape that the schema implies.
+SHA-256 of the two JSON files in its metadata. ``preparation.json`` holds the tree with the numbers, and says where an
+array belongs. The closing line of the ledger holds a hash of all of them. Reading builds the parts that are listed here
+and no others, and checks each field against its declared type and each array against the shape that the schema implies.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 from .._files import to_json, write_whole
 from .._version import __version__
 from ..errors import InvalidArgument
+from ..planning.verify import verify
 from ..privacy import Ledger
 from ..tables.schema import Schema
 from .columns import Column
@@ -58,9 +59,7 @@ def save(folder: str | os.PathLike[str], saved: Saved) -> Path:
     ledger_file = target / LEDGER
     own = saved.ledger.path is not None and ledger_file.exists() and ledger_file.samefile(saved.ledger.path)
     refuse_folder(target, except_for=(LEDGER,) if own else ())
-    arrays: dict[str, np.ndarray] = {}
-    tree = {"bounds": list(saved.bounds), "model": _to_plain(saved.model, "model", arrays)}
-    documents = {SCHEMA: to_json(saved.schema.to_json()).encode(), PREPARATION: to_json(tree).encode()}
+    documents, arrays = _described(saved.schema, saved.model, saved.bounds)
     metadata = {
         "format": FORMAT,
         "library": f"diff2 {__version__}",
@@ -73,12 +72,17 @@ def save(folder: str | os.PathLike[str], saved: Saved) -> Path:
         for release in saved.ledger.releases:
             copy.record(release)
         if saved.ledger.complete:
-            copy.close()
+            copy.close(saved.ledger.model)
     for name, data in documents.items():
         write_whole(target / name, data)
     write_whole(target / README, _readme(saved).encode())
     write_whole(target / ARRAYS, to_bytes(arrays, metadata))
     return target
+
+
+def model_sha256(schema: Schema, model: Any, bounds: tuple[float, float]) -> str:
+    """Return a hash of all that a prediction depends on, for the closing line of the ledger."""
+    return _sha256(*_described(schema, model, bounds))
 
 
 def refuse_folder(folder: str | os.PathLike[str], except_for: tuple[str, ...] = ()) -> None:
@@ -115,7 +119,28 @@ def load(folder: str | os.PathLike[str]) -> Saved:
         raise InvalidArgument(f"{source / PREPARATION} describes no model ({error}); copy the folder anew") from None
     if faults:
         raise InvalidArgument(f"the model in {source} does not fit together: {'; '.join(faults)}")
-    return Saved(schema, model, (low, high), Ledger.read(source / LEDGER))
+    ledger = verify(source / LEDGER).ledger
+    if ledger.model not in (None, _sha256(documents, arrays)):
+        raise InvalidArgument(f"{source / LEDGER} is the ledger of another model; copy the folder anew")
+    return Saved(schema, model, (low, high), ledger)
+
+
+def _described(
+    schema: Schema, model: Any, bounds: tuple[float, float]
+) -> tuple[dict[str, bytes], dict[str, np.ndarray]]:
+    """Return the JSON files and the arrays of a model."""
+    arrays: dict[str, np.ndarray] = {}
+    tree = {"bounds": list(bounds), "model": _to_plain(model, "model", arrays)}
+    return {SCHEMA: to_json(schema.to_json()).encode(), PREPARATION: to_json(tree).encode()}, arrays
+
+
+def _sha256(documents: Mapping[str, bytes], arrays: Mapping[str, np.ndarray]) -> str:
+    found = hashlib.sha256()
+    for name in (SCHEMA, PREPARATION):
+        found.update(hashlib.sha256(documents[name]).digest())
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
+    return found.hexdigest()
 
 
 def _to_plain(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -22,6 +22,7 @@ sides, until it is decided. No float takes part.
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import numpy as np
@@ -112,11 +113,19 @@ def _below_exp(source: NoiseSource, numerator: int, *label: object) -> bool:
 def release_choice(
     mechanism: Mechanism, scores: np.ndarray, sensitivity: int, mu: float, round: int, purpose: str
 ) -> int:
-    """Choose a candidate at the price ``mu``: the ledger line first, then the choice."""
+    """Choose a candidate at the price ``mu``; its line is in the ledger before it leaves."""
     rate = rate_of(mu, sensitivity)
     release = Release(
         round, purpose, sensitivity=float(sensitivity), mechanism=EXPONENTIAL, multiplier=1 / mu,
         noise_std=rate * 2.0**-RATE_BITS, dimension=len(scores),
     )  # fmt: skip
-    mechanism.ledger.record(release)
-    return choose(mechanism.noise, scores, rate, "choice", *release.label)
+    digest = mechanism.noise.digest(scores.astype("<i8").data, b"choice")
+    chosen = choose(mechanism.noise, scores, rate, "choice", *release.label, digest)
+    mechanism.ledger.record(release._replace(sha256=hashlib.sha256(str(chosen).encode()).hexdigest()))
+    return chosen
+
+
+def paid(release: Release) -> bool:
+    """Return whether the price of a choice is at least what its rate and sensitivity cost."""
+    rate = round(release.noise_std * 2**RATE_BITS)
+    return release.multiplier > 0 and choice_mu(rate, int(release.sensitivity)) * release.multiplier <= 1 + 1e-9
