@@ -68,13 +68,14 @@ class TestUnits:
         assert len(diff2.fit(TABLE, schema, epsilon=1.0, seed=1).guarantee.client_sizes) == 2
 
 
-class TestLedger:
-    @pytest.fixture(scope="class")
-    def ledger(self, tmp_path_factory):
-        folder = tmp_path_factory.mktemp("fit")
-        diff2.fit(TABLE, VISITS, epsilon=1.0, seed=1, directory=folder)
-        return folder / "ledger.jsonl"
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fit")
+    diff2.fit(TABLE, VISITS, epsilon=1.0, seed=1, directory=folder)
+    return folder / "ledger.jsonl"
 
+
+class TestLedger:
     def test_it_verifies(self, ledger):
         found = verify(ledger)
         assert not found.unchecked

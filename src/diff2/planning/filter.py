@@ -61,5 +61,6 @@ def check_filter(path: str, ledger: Ledger) -> None:
             found.spend(1 / release.multiplier, release.purpose)
         except (BudgetExceeded, ArithmeticError):
             raise LedgerError(
-                f"{path}, line {number}: with multiplier={release.multiplier} the releases cost more than budget (line 1)"
+                f"{path}, line {number}: with multiplier={release.multiplier} the releases cost more than budget in "
+                "line 1; restore the file from a copy"
             ) from None

@@ -1,9 +1,9 @@
 r"""The exponential mechanism: one of many public candidates, chosen by whole-number scores.
 
 Candidate i is chosen with a probability proportional to :math:`\exp(a s_i)`. Replacing one unit moves every score by at
-most :math:`\Delta`. So the logarithm of a candidate's probability changes by :math:`a (s_i' - s_i)` less a constant that
-is the same for all candidates, and these changes lie within an interval of length :math:`\eta = 2 a \Delta`: the choice
-has *bounded range* :math:`\eta` (Durfee and Rogers 2019).
+most :math:`\Delta`. So the logarithm of a candidate's probability changes by :math:`a (s_i' - s_i)`, less a constant
+that is the same for all. These changes lie within an interval of length :math:`\eta = 2 a \Delta`: the choice has
+*bounded range* :math:`\eta` (Durfee and Rogers 2019).
 
 **Price.** A mechanism of bounded range :math:`\eta` is a post-processing of a generalised randomised response (Dong,
 Durfee and Rogers 2020, Lemma 3.4): for some t in :math:`[0, \eta]` a coin that shows heads with the probabilities
