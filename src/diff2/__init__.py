@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .cohorts import LocalCohort as LocalCohort
     from .errors import BudgetExceeded as BudgetExceeded
     from .errors import CheckpointError as CheckpointError
+    from .errors import CompositionWarning as CompositionWarning
     from .errors import Diff2Error as Diff2Error
     from .errors import GradientFallbackWarning as GradientFallbackWarning
     from .errors import InvalidArgument as InvalidArgument
@@ -89,6 +90,7 @@ _HOMES = {
     "errors": [
         "BudgetExceeded",
         "CheckpointError",
+        "CompositionWarning",
         "Diff2Error",
         "GradientFallbackWarning",
         "InvalidArgument",

@@ -44,6 +44,10 @@ class WeakDeltaWarning(UserWarning):
     """A delta so large that the guarantee means little."""
 
 
+class CompositionWarning(UserWarning):
+    """Several fits on the same records: together they cost more than the guarantee of each says."""
+
+
 class GradientFallbackWarning(UserWarning):
     """The fast gradient engine has no rule for this model; a slower one, equally private, is used."""
 

@@ -1,5 +1,4 @@
-"""The command line: ``diff2 train``, ``plan``, ``account``, ``verify``, ``compare``, ``demo``, ``data``,
-``schema``.
+"""The command line: ``diff2 fit``, ``predict``, ``schema``, ``train``, ``plan``, ``account``, ``verify``, ``compare``.
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 the privacy budget would be exceeded, 130 interrupted; of ``verify``
 also 4 private apart from named leaks, 5 not private. What a command needs is imported when it runs, so that ``--help``
@@ -18,7 +17,9 @@ from .console import command, emit_json, ending, show_warning
 from .data import data_app
 from .experiments import COMPARE_HELP, REPRODUCE_HELP, compare, demo, reproduce
 from .federate import federate_app
+from .fit import FIT_HELP, fit
 from .options import DataDir, Json, Quiet, RunToml, Seed
+from .predict import PREDICT_HELP, predict
 from .reports import account_document, show_account, show_preview, show_run
 from .schema import SCHEMA_HELP, schema
 from .verify import VERIFY_HELP, require_within_budget, verify
@@ -187,6 +188,10 @@ app.command(
 )(reproduce)
 app.command(epilog="Example: diff2 demo --out diff2-demo")(demo)
 app.command(help=SCHEMA_HELP, epilog="Example: diff2 schema people.csv --target visits > people.schema.toml")(schema)
+app.command(help=FIT_HELP, epilog="Example: diff2 fit people.csv --schema people.schema.toml --epsilon 1 --out model")(
+    fit
+)
+app.command(help=PREDICT_HELP, epilog="Example: diff2 predict model new.csv --out predictions.csv")(predict)
 
 
 def parse_sizes(text: str) -> list[int]:

@@ -24,7 +24,8 @@ from .cohort import TableCohort
 from .model import FittedModel
 from .preparation import Preparation
 from .regression import fit_regression
-from .session import Session
+from .saving import model_sha256
+from .session import Progress, Session
 from .trees import with_trees
 
 TREES_SHARE = 0.3  # of the budget, for trees on the residual of a regression
@@ -42,6 +43,7 @@ def fit(
     seed: int | None = None,
     directory: str | os.PathLike[str] | None = None,
     strict: bool = False,
+    progress: Progress | None = None,
 ) -> FittedModel:
     """Fit a model to a table, within an (epsilon, delta) budget. There is nothing to tune.
 
@@ -54,6 +56,7 @@ def fit(
         seed: None takes the noise from the operating system. A seed makes the fit repeatable and *not private*.
         directory: for the ledger.
         strict: refuse leaks instead of warning.
+        progress: is called at each release with the share of the budget that is spent, and what is asked for.
 
     >>> import numpy as np
     >>> from diff2.tables.schema import Schema
@@ -64,7 +67,13 @@ def fit(
     (True, 1.0)
     """
     one_of("unit", unit, UNITS)
+    one_of("weighting", weighting, ("records", "clients"))
     known = schema if isinstance(schema, Schema) else Schema.read(schema)
+    if {"group": known.groups, "client": known.clients, "record": ""}[unit] is None:
+        raise InvalidArgument(f"unit={unit!r} needs the column that says whose a record is: name {unit}s in the schema")
+    bounds, target = known.bounds, known.target
+    if np.isnan(bounds).any() or (isinstance(target, Regression) and target.low is None):
+        raise InvalidArgument("every numeric column, and the target of a regression, needs bounds for now")
     encoded = encode(data, known)
     clients = _by_client(encoded)
     cohort = TableCohort(clients, unit=unit, weighting=weighting)
@@ -74,7 +83,6 @@ def fit(
     for sentence in known.leaks():
         leak(sentence, strict=strict, stacklevel=3)
     noise = NoiseSource.from_system() if seed is None else NoiseSource.from_seed(seed)
-    target = known.target
     task = "classification" if isinstance(target, Classes) else "regression"
     filter = Filter(budget)
     header = {
@@ -102,13 +110,12 @@ def fit(
         "run_file": None,
         "signed_by": None,
     }
+    if directory is not None:
+        os.makedirs(directory, exist_ok=True)
     ledger = Ledger(header, None if directory is None else os.path.join(directory, "ledger.jsonl"))
-    session = Session(cohort, Mechanism(ledger, noise), filter)
+    session = Session(cohort, Mechanism(ledger, noise), filter, progress)
     rng = np.random.default_rng(int.from_bytes(noise.bytes(16, "public draws"), "big"))  # public: part of the model
     preparation = Preparation((), known.widths, known.nullable)
-    bounds = known.bounds
-    if np.isnan(bounds).any():
-        raise InvalidArgument("every numeric column needs bounds for now")
     if isinstance(target, Classes):
         model: Any = fit_classification(
             session.ask, session.mu, cohort.heaviest, preparation, bounds, len(target.values), rng
@@ -122,7 +129,7 @@ def fit(
             session.ask, session.mu * math.sqrt(1 - TREES_SHARE), cohort.heaviest, preparation, bounds, limits, rng
         )
         model = with_trees(session.ask, session.choose, session.mu * math.sqrt(TREES_SHARE), linear, limits, rng)
-    ledger.close()
+    ledger.close(model_sha256(known, model, limits))
     return FittedModel(known, model, limits, ledger)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 from ..planning.filter import Filter
 from ..privacy import Mechanism
@@ -13,11 +14,18 @@ from .cohort import TableCohort
 KEPT_BACK = 1e-9  # of the budget: prices are sums of shares, rounded
 
 
+class Progress(Protocol):
+    """Is told the share of the budget that is spent, and what is asked for now."""
+
+    def __call__(self, spent: float, purpose: str) -> None: ...
+
+
 class Session:
     """Asks a cohort, within a budget."""
 
-    def __init__(self, cohort: TableCohort, mechanism: Mechanism, filter: Filter):
+    def __init__(self, cohort: TableCohort, mechanism: Mechanism, filter: Filter, progress: Progress | None = None):
         self._cohort = cohort
+        self._progress = progress or (lambda spent, purpose: None)
         self._mechanism = mechanism
         self._filter = filter
 
@@ -28,13 +36,17 @@ class Session:
 
     def ask(self, statistic: Statistic, mu: float) -> Answer:
         """Release a statistic at this price."""
-        self._filter.spend(mu, statistic.purpose)
+        self._spend(mu, statistic.purpose)
         mean = self._cohort.answer(statistic, self._filter.releases)
         released = self._mechanism.release(mean, 1 / mu)
         return Answer(released.value, math.sqrt(released.variance))
 
     def choose(self, scores: Scores, mu: float) -> int:
         """Choose a candidate by its score at this price."""
-        self._filter.spend(mu, scores.purpose)
+        self._spend(mu, scores.purpose)
         found = self._cohort.scores(scores)
         return release_choice(self._mechanism, found, scores.sensitivity, mu, self._filter.releases, scores.purpose)
+
+    def _spend(self, mu: float, purpose: str) -> None:
+        self._filter.spend(mu, purpose)
+        self._progress(1 - self._filter.left, purpose)
