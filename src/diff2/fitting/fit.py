@@ -16,6 +16,7 @@ from ..tables.encode import Encoded, encode
 from ..tables.kinds import Classes, Regression
 from ..tables.rows import Rows
 from ..tables.schema import Schema
+from .bounds import found_bounds, share_of_bounds
 from .classification import fit_classification
 from .cohort import TableCohort
 from .model import FittedModel
@@ -89,20 +90,21 @@ def fit(
     session = Session(cohort, Mechanism(ledger, noise), budget)
     rng = np.random.default_rng(int.from_bytes(noise.bytes(16, "public draws"), "big"))  # public: part of the model
     preparation = Preparation((), known.widths, known.nullable)
-    bounds = known.bounds
-    if np.isnan(bounds).any():
-        raise InvalidArgument("every numeric column needs bounds for now")
+    unknown = isinstance(target, Regression) and target.low is None
+    share = share_of_bounds(int(np.isnan(known.bounds).any(axis=1).sum()) + unknown, session.mu, cohort.heaviest)
+    names = [*(one.name for one in known.numeric), known.target_name]
+    bounds, found = found_bounds(session.ask, session.mu * math.sqrt(share), known.bounds, names, unknown)
+    mu = session.mu * math.sqrt(1 - share)
     if isinstance(target, Classes):
-        model: Any = fit_classification(
-            session.ask, session.mu, cohort.heaviest, preparation, bounds, len(target.values), rng
-        )
+        model: Any = fit_classification(session.ask, mu, cohort.heaviest, preparation, bounds, len(target.values), rng)
         limits = (-math.inf, math.inf)
     else:
-        limits = (float(target.low), float(target.high)) if isinstance(target, Regression) else (0.0, float(target.high))
+        low, high = getattr(target, "low", 0.0), target.high
+        limits = found if low is None or high is None else (float(low), float(high))
         linear = fit_regression(
-            session.ask, session.mu * math.sqrt(1 - TREES_SHARE), cohort.heaviest, preparation, bounds, limits, rng
+            session.ask, mu * math.sqrt(1 - TREES_SHARE), cohort.heaviest, preparation, bounds, limits, rng
         )
-        model = with_trees(session.ask, session.choose, session.mu * math.sqrt(TREES_SHARE), linear, limits, rng)
+        model = with_trees(session.ask, session.choose, mu * math.sqrt(TREES_SHARE), linear, limits, rng)
     ledger.close()
     return FittedModel(known, model, limits, ledger)
 

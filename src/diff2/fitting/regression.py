@@ -116,7 +116,9 @@ def fit_regression(
     """Fit by releases that cost ``mu`` together; ``weight`` is that of the heaviest unit."""
     low, high = target
     preparation = prepared(ask, mu, preparation, bounds)
-    mean = float(np.clip(ask(TargetMean(low, high), mu * math.sqrt(SHARES["target"])).value[0], low, high))
+    centred = TargetMean(low, high)
+    offset = ask(centred, mu * math.sqrt(SHARES["target"])).value[0]
+    mean = float(np.clip(centred.middle + offset, low, high))
     features = int(np.clip(mu / weight / 30, 200, 400))
     preparation = replace(preparation, projections=projections(preparation, features, rng))
     design = Design(preparation, 1 / (2 * math.sqrt(preparation.original)), 1 / math.sqrt(features))
