@@ -113,7 +113,7 @@ def found_bounds(ask: Ask, mu: float, known: np.ndarray, names: Sequence[str], t
     called = [names[j] for j in columns] + [names[-1]] * target
     answer = ask(Magnitudes(columns, target), mu * math.sqrt(1 - ZOOM_SHARE))
     spans = [standing_out(part, answer.noise_std, unknown) for part in np.split(answer.value, unknown)]
-    ranges = np.array([NOT_SEEN if span is None else _octave_around(*span) for span in spans])
+    ranges = np.array([NOT_SEEN if span is None else octave_around(*span) for span in spans])
     one_sided = [i for i, (low, high) in enumerate(ranges) if spans[i] is not None and low * high > 0]
     if one_sided:
         zoomed = tuple(columns[i] for i in one_sided if i < len(columns))
@@ -146,7 +146,7 @@ def standing_out(counts: np.ndarray, noise_std: float, histograms: int) -> tuple
     return first, last
 
 
-def _octave_around(first: int, last: int) -> tuple[float, float]:
+def octave_around(first: int, last: int) -> tuple[float, float]:
     """Return the ends of a span of bins, an octave further out; the bin around zero ends at zero."""
     ends = np.concatenate([[EDGES[0] * ROOT], EDGES, [EDGES[-1] * ROOT]])
     low, high = float(ends[first]), float(ends[last + 1])

@@ -13,19 +13,23 @@ from ..errors import InvalidArgument, leak
 from ..privacy import Budget, Ledger, Mechanism, NoiseSource
 from ..privacy.release import REPLACE_ONE
 from ..tables.encode import Encoded, encode
-from ..tables.kinds import Classes, Regression
+from ..tables.kinds import Classes, Counts, Regression
 from ..tables.rows import Rows
 from ..tables.schema import Schema
 from .bounds import found_bounds, share_of_bounds
 from .classification import fit_classification
 from .cohort import TableCohort
+from .counts import fit_counts
+from .health import Health, Watch
 from .model import FittedModel
 from .preparation import Preparation
 from .regression import fit_regression
+from .scoring import Errors, score_of
 from .session import Session
 from .trees import with_trees
 
 TREES_SHARE = 0.3  # of the budget, for trees on the residual of a regression
+SCORE_SHARE = 0.02
 UNITS = ("record", "group", "client")
 
 
@@ -40,6 +44,7 @@ def fit(
     seed: int | None = None,
     directory: str | os.PathLike[str] | None = None,
     strict: bool = False,
+    score: bool = True,
 ) -> FittedModel:
     """Fit a model to a table, within an (epsilon, delta) budget. There is nothing to tune.
 
@@ -52,6 +57,7 @@ def fit(
         seed: None takes the noise from the operating system. A seed makes the fit repeatable and *not private*.
         directory: for the ledger.
         strict: refuse leaks instead of warning.
+        score: spend 2 % of the budget on a private score of the model on these records, see ``FittedModel.health``.
 
     >>> import numpy as np
     >>> from diff2.tables.schema import Schema
@@ -73,7 +79,7 @@ def fit(
         leak(sentence, strict=strict, stacklevel=3)
     noise = NoiseSource.from_system() if seed is None else NoiseSource.from_seed(seed)
     target = known.target
-    task = "classification" if isinstance(target, Classes) else "regression"
+    task = {Classes: "classification", Counts: "counts", Regression: "regression"}[type(target)]
     header = {
         "library": "diff2",
         "adjacency": REPLACE_ONE,
@@ -91,22 +97,29 @@ def fit(
     rng = np.random.default_rng(int.from_bytes(noise.bytes(16, "public draws"), "big"))  # public: part of the model
     preparation = Preparation((), known.widths, known.nullable)
     unknown = isinstance(target, Regression) and target.low is None
+    ask = Watch(session.ask)
     share = share_of_bounds(int(np.isnan(known.bounds).any(axis=1).sum()) + unknown, session.mu, cohort.heaviest)
     names = [*(one.name for one in known.numeric), known.target_name]
-    bounds, found = found_bounds(session.ask, session.mu * math.sqrt(share), known.bounds, names, unknown)
-    mu = session.mu * math.sqrt(1 - share)
+    bounds, found = found_bounds(ask, session.mu * math.sqrt(share), known.bounds, names, unknown)
+    scored = SCORE_SHARE if score else 0.0
+    mu, weight = session.mu * math.sqrt(1 - share - scored), cohort.heaviest
+    limits, model, constant = (-math.inf, math.inf), None, None
     if isinstance(target, Classes):
-        model: Any = fit_classification(session.ask, mu, cohort.heaviest, preparation, bounds, len(target.values), rng)
-        limits = (-math.inf, math.inf)
+        model = fit_classification(ask, mu, weight, preparation, bounds, len(target.values), rng)
+        constant = model.offset
+    elif isinstance(target, Counts):
+        model, constant, most = fit_counts(ask, mu, weight, preparation, bounds, float(target.high), rng)
+        limits = (0.0, most)
     else:
-        low, high = getattr(target, "low", 0.0), target.high
-        limits = found if low is None or high is None else (float(low), float(high))
-        linear = fit_regression(
-            session.ask, mu * math.sqrt(1 - TREES_SHARE), cohort.heaviest, preparation, bounds, limits, rng
-        )
-        model = with_trees(session.ask, session.choose, mu * math.sqrt(TREES_SHARE), linear, limits, rng)
+        limits = found or (float(target.low), float(target.high))  # type: ignore[arg-type]
+        linear = fit_regression(ask, mu * math.sqrt(1 - TREES_SHARE), weight, preparation, bounds, limits, rng)
+        model = with_trees(ask, session.choose, mu * math.sqrt(TREES_SHARE), linear, limits, rng)
+        constant = linear.offset
+    worth = None
+    if score:
+        worth = score_of(ask, session.mu * math.sqrt(scored), weight, Errors(model, target, limits, constant))
     ledger.close()
-    return FittedModel(known, model, limits, ledger)
+    return FittedModel(known, model, limits, ledger, Health(ask.stages(), worth))
 
 
 def _delta(delta: float | str, units: int) -> float:

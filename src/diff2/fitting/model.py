@@ -10,8 +10,10 @@ import numpy as np
 from ..errors import InvalidArgument
 from ..privacy import Guarantee, Ledger
 from ..tables.encode import encode
-from ..tables.kinds import Classes
+from ..tables.kinds import Classes, Counts
 from ..tables.schema import Schema
+from .counts import expected_counts
+from .health import Health
 from .linear import LinearModel
 from .trees import TreeModel
 
@@ -24,6 +26,7 @@ class FittedModel:
     model: LinearModel | TreeModel
     bounds: tuple[float, float]  # of the target of a regression
     ledger: Ledger
+    health: Health | None = None  # what releases say of its worth
 
     @property
     def guarantee(self) -> Guarantee:
@@ -38,6 +41,8 @@ class FittedModel:
     def predict(self, data: Any) -> np.ndarray:
         """Return a number, or a class, for each row of a table."""
         target = self.schema.target
+        if isinstance(target, Counts):
+            return np.clip(expected_counts(self.model, self._outputs(data)), *self.bounds)  # type: ignore[arg-type]
         if not isinstance(target, Classes):
             return np.clip(self._outputs(data), *self.bounds)
         return np.array(target.values)[self._outputs(data).argmax(axis=1)]

@@ -7,6 +7,7 @@ descent .675.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -114,11 +115,24 @@ def fit_regression(
     rng: np.random.Generator,
 ) -> LinearModel:
     """Fit by releases that cost ``mu`` together; ``weight`` is that of the heaviest unit."""
-    low, high = target
     preparation = prepared(ask, mu, preparation, bounds)
-    centred = TargetMean(low, high)
+    mean = released_mean(ask, mu, target)
+    descent = descent_of(ask, mu, weight, preparation, rng)
+    theta = descent.run(
+        ask, lambda theta: Residuals(descent.design, theta, np.array(mean), target), target[1] - target[0]
+    )
+    return LinearModel(descent.design, theta, mean)
+
+
+def released_mean(ask: Ask, mu: float, target: tuple[float, float]) -> float:
+    """Return the mean of the target, with noise, within its bounds."""
+    centred = TargetMean(*target)
     offset = ask(centred, mu * math.sqrt(SHARES["target"])).value[0]
-    mean = float(np.clip(centred.middle + offset, low, high))
+    return float(np.clip(centred.middle + offset, *target))
+
+
+def descent_of(ask: Ask, mu: float, weight: float, preparation: Preparation, rng: np.random.Generator) -> Descent:
+    """Return features whose second moment is about the identity, from a released Gram matrix."""
     features = int(np.clip(mu / weight / 30, 200, 400))
     preparation = replace(preparation, projections=projections(preparation, features, rng))
     design = Design(preparation, 1 / (2 * math.sqrt(preparation.original)), 1 / math.sqrt(features))
@@ -129,22 +143,35 @@ def fit_regression(
         whitener = whitener._replace(ridge=whitener.ridge * 1.3)
     allowed /= whitener.effective_dimension**2
     rounds = max(1, min(MAX_ROUNDS, max(8, int(0.008 * allowed)), int(0.2 * allowed)))
-    design = replace(design, matrix=whitener.matrix)
-    looks = [round for round in LOOKS if round < rounds]
-    # The longest gradient of the first round: the range of the target times the longest features.
-    edges = half_octaves((high - low) / math.sqrt(whitener.ridge + float(whitener.values.min())), NORM_BINS)
-    radius, theta, total = float(edges[-1]), np.zeros(len(whitener.values)), np.zeros(len(whitener.values))
-    step = CautiousStep(whitener.safe_step)
-    for round in range(rounds):
-        residuals = Residuals(design, theta, np.array(mean), target)
-        if round in looks:
-            counts = ask(NormHistogram(residuals, edges), mu * math.sqrt(SHARES["norms"] / len(looks)))
-            radius = min(radius, radius_from(counts.value, edges, counts.noise_std))
-        answer = ask(ClippedDescent(residuals, radius), mu * math.sqrt(SHARES["descent"] / rounds))
-        theta = theta + step.after(answer) * answer.value
-        if round >= rounds // 2:
-            total += theta / (rounds - rounds // 2)
-    return LinearModel(design, total, mean)
+    return Descent(mu, replace(design, matrix=whitener.matrix), whitener, rounds)
+
+
+class Descent(NamedTuple):
+    """Descent with clipped gradients, in coordinates in which the loss is about round."""
+
+    mu: float
+    design: Design
+    whitener: Whitener
+    rounds: int
+
+    def run(self, ask: Ask, residuals_at: Callable[[np.ndarray], Residuals], longest: float) -> np.ndarray:
+        """Return the mean of the last half of the iterates; the first residuals are at most ``longest``."""
+        mu, whitener, rounds = self.mu, self.whitener, self.rounds
+        looks = [round for round in LOOKS if round < rounds]
+        # The longest gradient of the first round: the longest residual times the longest features.
+        edges = half_octaves(longest / math.sqrt(whitener.ridge + float(whitener.values.min())), NORM_BINS)
+        radius, theta, total = float(edges[-1]), np.zeros(len(whitener.values)), np.zeros(len(whitener.values))
+        step = CautiousStep(whitener.safe_step)
+        for round in range(rounds):
+            residuals = residuals_at(theta)
+            if round in looks:
+                counts = ask(NormHistogram(residuals, edges), mu * math.sqrt(SHARES["norms"] / len(looks)))
+                radius = min(radius, radius_from(counts.value, edges, counts.noise_std))
+            answer = ask(ClippedDescent(residuals, radius), mu * math.sqrt(SHARES["descent"] / rounds))
+            theta = theta + step.after(answer) * answer.value
+            if round >= rounds // 2:
+                total += theta / (rounds - rounds // 2)
+        return total
 
 
 class CautiousStep:
