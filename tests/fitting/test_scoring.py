@@ -161,6 +161,5 @@ class TestHealth:
 
         watch(Sizes(), 1.0)
         watch(Step(), 1.0)
-        assert watch.stages()[1] == Stage(
-            "descent", 1, math.sqrt(3), pytest.approx(math.sqrt(0.03)), pytest.approx(0.2)
-        )
+        noise, clipped = pytest.approx(math.sqrt(0.03)), pytest.approx(0.2)
+        assert watch.stages()[1] == Stage("descent", 1, math.sqrt(3), noise, clipped)
