@@ -70,9 +70,9 @@ def fit(
     one_of("unit", unit, UNITS)
     known = schema if isinstance(schema, Schema) else Schema.read(schema)
     encoded = encode(data, known)
-    clients = _by_client(encoded)
+    clients = by_client(encoded)
     cohort = TableCohort(clients, unit=unit, weighting=weighting)
-    budget = Budget(epsilon, _delta(delta, sum(cohort.sizes)))
+    budget = Budget(epsilon, chosen_delta(delta, sum(cohort.sizes)))
     if not budget.private:
         raise InvalidArgument("fit needs a finite epsilon: what it does without noise is not worth having")
     for sentence in known.leaks():
@@ -122,13 +122,14 @@ def fit(
     return FittedModel(known, model, limits, ledger, Health(ask.stages(), worth))
 
 
-def _delta(delta: float | str, units: int) -> float:
+def chosen_delta(delta: float | str, units: int) -> float:
+    """Return delta; ``"auto"``: a power of ten, at most a tenth of one over the number of units."""
     if delta == "auto":
         return 10.0 ** -math.ceil(math.log10(10 * units))
     return delta  # type: ignore[return-value]  # checked by the budget
 
 
-def _by_client(encoded: Encoded) -> list[Encoded]:
+def by_client(encoded: Encoded) -> list[Encoded]:
     """Return the records of each client."""
     if encoded.clients is None:
         return [encoded]
