@@ -81,23 +81,20 @@ class Evaluation:
         score, loss = self.score, "mean squared error" if self.score.what == "variance" else "mean deviance"
         lines = [str(score)]
         if score.loss is not None:
-            found = Estimate(score.loss, score.loss_low or 0.0, score.loss_high or 0.0)
-            lines.append(
-                f"{loss}: {found.value:.4g} ({found.low:.4g} to {found.high:.4g}), errors above {score.cut:.3g} cut off"
-            )
-        for name in ("auc", "slope", "bias"):
-            if getattr(self, name) is not None:
-                lines.append(f"{name}: {getattr(self, name)}")
+            interval = f"({score.loss_low:.4g} to {score.loss_high:.4g})"
+            lines.append(f"{loss}: {score.loss:.4g} {interval}, errors above {score.cut:.3g} cut off")
+        lines += [f"{name}: {one}" for name, one in self._estimates().items() if one is not None]
         lines += [f"probability {one.predicted:.2f}: true for {one.observed}" for one in self.calibration]
         return "\n".join([*lines, str(self.guarantee)])
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        parts = {
-            name: None if (one := getattr(self, name)) is None else one._asdict() for name in ("auc", "slope", "bias")
-        }
+        parts = {name: None if one is None else one._asdict() for name, one in self._estimates().items()}
         table = [{**one._asdict(), "observed": one.observed._asdict()} for one in self.calibration]
         return {"score": asdict(self.score), **parts, "calibration": table, "guarantee": self.guarantee.to_json()}
+
+    def _estimates(self) -> dict[str, Estimate | None]:
+        return {"auc": self.auc, "slope": self.slope, "bias": self.bias}
 
 
 def evaluate(
