@@ -2,8 +2,8 @@ r"""RF-P: counts, by the Poisson likelihood with a log link on random features.
 
 With m the released mean, a record's descent direction is :math:`(y/m - e^z)\, \psi`, its output
 :math:`z = \theta^T \psi` limited to :math:`\pm 3`. So residuals, and predictions :math:`m e^z`, are bounded whatever
-the records are and wherever steps lead: :math:`e^{-3} m` to :math:`e^3 m`. Around z = 0 the Hessian is the second moment of
-the features, as for squared error.
+the records are and wherever steps lead: :math:`e^{-3} m` to :math:`e^3 m`. Around z = 0 the Hessian is the second
+moment of the features, as for squared error.
 
 Few large counts decide a mean, and a public bound of counts is often far above all of them. So a histogram of
 magnitudes tells first what bound most counts need; where noise hides it, the mean of log(1 + y), which is within few

@@ -234,8 +234,8 @@ class CautiousStep:
     growing length: successive directions then have a negative product. From then on the step is the safe one, for
     which no direction grows.
 
-    *Why.* Clipping :math:`r \psi` to the radius C clips r to :math:`C / |\psi|`: the clipped sum is minus the gradient of
-    a sum F of Huber losses, convex, whose Hessian is at most the second moment of :math:`\psi`, hence at most L =
+    *Why.* Clipping :math:`r \psi` to the radius C clips r to :math:`C / |\psi|`: the clipped sum is minus the gradient
+    of a sum F of Huber losses, convex, whose Hessian is at most the second moment of :math:`\psi`, hence at most L =
     ``largest`` if the noise of the Gram matrix has the norm it should. For a step a <= 2 / L the map
     :math:`\theta - a \nabla F` brings no two points further apart (Baillon and Haddad 1977), so with noise
     :math:`\xi_j` in round j
