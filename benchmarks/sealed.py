@@ -71,12 +71,14 @@ def runs(sites: int, hidden: int, rounds: int, keys: SiteKeys) -> Iterator[dict[
         made = {}
         for kind, trust in TRUSTS.items():
             place = Path(folder) / kind.replace(" ", "-")
-            people = {name: site(name, i, place, keys).answer for i, name in enumerate(names)}
-            transport = Counting(people)
             agreement = Agreement(
-                algorithm, ModelSettings(hidden=(hidden,)), PrivacySettings(3.0, 1e-5), RunSettings(), encoding,
+                algorithm, ModelSettings(hidden=(hidden,)), PrivacySettings(3.0, 1e-5), RunSettings(), encoding, names,
                 trust=trust,
             )  # fmt: skip
+            people = {name: site(name, i, place, keys) for i, name in enumerate(names)}
+            for one in people.values():
+                one.approve(agreement)
+            transport = Counting({name: one.answer for name, one in people.items()})
             through = AddingServer(transport) if trust.sealed else transport
             options = {"keys": keys} if trust.sealed else {}
             made[kind] = (prepare_at_sites(agreement, through, names, directory=place / "run", **options), transport)

@@ -34,6 +34,7 @@ from diff2.federation.flare.job import SITE_VARIABLE
 from diff2.federation.flare.local import run_locally
 from diff2.federation.server import PROGRESS
 from diff2.federation.server.job import JobSpec, run_job
+from diff2.federation.site.approval import approve
 from diff2.federation.site.policy import read_site_file
 from diff2.federation.site.site import site_from_file
 from diff2.federation.wire.transport import InProcessTransport
@@ -61,10 +62,11 @@ def measured(kind: str, sites: int, parameters: int, rounds: int) -> Cost:
     names = tuple(f"site-{i}" for i in range(1, sites + 1))
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "sites"
+        agreement = _agreement(MODELS[parameters], rounds, names)
         for i, name in enumerate(names):
             _write_site(folder / name, i)
-        agreement = _agreement(MODELS[parameters], rounds)
-        spec = JobSpec(agreement, names, Path(place) / "run", timeout=300.0)
+            approve(folder / name / "diff2-site", agreement)
+        spec = JobSpec(agreement, Path(place) / "run", timeout=300.0)
         if kind == "real":
             run_locally(spec, folder, simulate=False, restarts=0, start_timeout=300.0)
         else:
@@ -133,13 +135,14 @@ def _write_site(folder: Path, index: int) -> None:
     (folder / "site.toml").write_text(text, encoding="utf-8")
 
 
-def _agreement(hidden: tuple[int, ...], rounds: int) -> Agreement:
+def _agreement(hidden: tuple[int, ...], rounds: int, sites: tuple[str, ...]) -> Agreement:
     return Agreement(
         Diff2(rounds, 5, 2.0, 3.0, routine=GradientDescent(0.05)),
         ModelSettings(hidden=hidden),
         PrivacySettings(1.0, 1e-5),
         RunSettings(),
         Encoding({f"x{i}": Scaling() for i in range(INPUTS)}, "y", Scaling(), None),
+        sites,
     )
 
 

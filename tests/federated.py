@@ -18,11 +18,12 @@ from diff2.cohorts.per_client import ClientSums
 from diff2.data.scaling import Encoding, Scaling
 from diff2.federation.agreement import Agreement
 from diff2.federation.server.run import close_run, prepare_at_sites
+from diff2.federation.site.approval import approve, approved
 from diff2.federation.site.policy import Policy
 from diff2.federation.site.records import SiteRecords
 from diff2.federation.site.site import Site
 from diff2.federation.wire.messages import Message, read, write
-from diff2.federation.wire.request import ANSWER, ASK, OPEN, Request, read_request
+from diff2.federation.wire.request import ANSWER, ASK, DESCRIBE, OPEN, Request, read_request
 from diff2.federation.wire.transport import InProcessTransport
 from diff2.privacy.trust import Trust
 from diff2.runfile.reader import ModelSettings, PrivacySettings, RunSettings
@@ -57,6 +58,7 @@ def agreement_of(name, *, budget=PRIVATE, seed=1, trust=(), **changes):
         PrivacySettings(budget.epsilon, budget.delta, unit=unit),
         RunSettings(dtype="float64", seed=seed, **options),
         ENCODING,
+        NAMES,
         "group" if grouped else None,
         trust=Trust(*trust),
     )
@@ -83,6 +85,13 @@ def make_sites(directory, policy=ANYTHING, keys=None):
     return {name: make_site(i, directory, policy, keys) for i, name in enumerate(NAMES)}
 
 
+def approving(sites, agreement):
+    """The same sites, where somebody approved the agreement."""
+    for site in sites.values():
+        site.approve(agreement)
+    return sites
+
+
 def in_process(sites):
     return InProcessTransport({name: site.answer for name, site in sites.items()})
 
@@ -96,7 +105,7 @@ def quiet_prepare(agreement, transport, directory, sites=NAMES, **options):
 
 def federated_run(agreement, directory, sites=None, **options):
     """Train in this process; return the result and the sites."""
-    sites = sites or make_sites(directory / "sites")
+    sites = approving(sites or make_sites(directory / "sites"), agreement)
     transport = in_process(sites)
     training = quiet_prepare(agreement, transport, directory / "server", tuple(sites), **options)
     result = training.run(progress=False)
@@ -118,8 +127,8 @@ def killed_in(round):
     return watch
 
 
-def write_sites(directory, policy="epsilon = inf", more=""):
-    """Write a folder with a site.toml and the records of each site, as a site would have them."""
+def write_sites(directory, *agreements, policy="epsilon = inf", more=""):
+    """Write a folder with a site.toml and the records of each site, as a site would have them; approve agreements."""
     for i, name in enumerate(NAMES):
         folder = directory / name
         folder.mkdir(parents=True)
@@ -128,6 +137,8 @@ def write_sites(directory, policy="epsilon = inf", more=""):
         np.savez(folder / "records.npz", inputs=inputs, targets=targets, groups=groups)
         text = f'[data]\nfile = "records.npz"\n[policy]\n{policy}\n{more}'
         (folder / "site.toml").write_text(text, encoding="utf-8")
+        for agreement in agreements:
+            approve(folder / "diff2-site", agreement)
     return directory
 
 
@@ -136,14 +147,16 @@ def raw_records(index):
     return np.round(np.random.default_rng(40 + index).uniform(1000, 4999, (SIZES[index], 4)), 4)
 
 
-def write_tables(directory):
-    """Write a folder with a site.toml and a table of such records for each site."""
+def write_tables(directory, *agreements):
+    """Write a folder with a site.toml and a table of such records for each site; approve agreements."""
     for i, name in enumerate(NAMES):
         folder = directory / name
         folder.mkdir(parents=True)
         rows = ["x0,x1,x2,y", *(",".join(f"{value:.4f}" for value in row) for row in raw_records(i))]
         (folder / "records.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
         (folder / "site.toml").write_text('[data]\nfile = "records.csv"\n[policy]\nepsilon = inf\n', encoding="utf-8")
+        for agreement in agreements:
+            approve(folder / "diff2-site", agreement)
     return directory
 
 
@@ -172,6 +185,12 @@ def tell(site, kind, **fields):
     return read(site.answer(write(Message(kind, fields))))
 
 
+def describe(site, agreement):
+    """Have the site approve the agreement, and describe itself."""
+    site.approve(agreement)
+    return tell(site, DESCRIBE, agreement=agreement.to_json())
+
+
 @cache
 def engine_of(model, grouped=False):
     """The engine of the agreements of these tests."""
@@ -179,6 +198,8 @@ def engine_of(model, grouped=False):
 
 
 def open_run(site, agreement, run=RUN, sites=NAMES, sizes=SIZES, engine=None):
+    if not approved(site._directory, agreement):
+        site.approve(agreement)
     engine = engine or engine_of(agreement.model, agreement.grouped).name
     fields = {"agreement": agreement.to_json(), "run": run, "sites": list(sites), "sizes": list(sizes)}
     return tell(site, OPEN, **fields, engine=engine)
@@ -256,7 +277,7 @@ class Recorder:
 
 
 def recorded_run(agreement, directory, fault=None):
-    transport = Recorder(make_sites(directory / "sites"), fault)
+    transport = Recorder(approving(make_sites(directory / "sites"), agreement), fault)
     return quiet_prepare(agreement, transport, directory / "server").run(progress=False), transport
 
 

@@ -7,7 +7,7 @@ RUN = """
 target = "visits"
 task = "regression"
 columns = ["age", "income"]
-bounds = { age = [0, 100], visits = [0, 20] }
+bounds = { age = [0, 100], income = [0, 1], visits = [0, 20] }
 [model]
 hidden = [3]
 [algorithm]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import diff2
 from diff2.cohorts.bounds import bounded
 from diff2.privacy import BoundedMean, Ledger, Mechanism, NoiseSource, Release, mechanism
 from diff2.privacy.discrete_gaussian import discrete_gaussian
+from diff2.privacy.lines import HEADER_FIELDS, chained
 from diff2.training.loop import Training
 
 DELTA = 1e-5
@@ -21,11 +23,14 @@ DELTA = 1e-5
 def ledger_header(*, delta=DELTA, seeded=False, **fields):
     """Return what a run writes into the first line of its ledger."""
     return {
+        **dict.fromkeys(sorted(HEADER_FIELDS)),
         "adjacency": "replace-one",
         "unit": "record",
         "client_sizes": [30, 70],
         "budget": {"epsilon": 3.0, "delta": delta},
         "algorithm": {"name": "diff2"},
+        "planned": {"releases": 3, "exposure": []},
+        "leaks": [],
         "seeded": seeded,
         **fields,
     }
@@ -33,6 +38,22 @@ def ledger_header(*, delta=DELTA, seeded=False, **fields):
 
 def in_memory_ledger(**fields):
     return Ledger(ledger_header(**fields))
+
+
+def untimed(path):
+    """The lines of a ledger as plain values, without what tells two runs of one seed apart."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in ("time", "chain")} for line in lines]
+
+
+def rechained(lines):
+    """The lines of a ledger as their author would write them: chained anew."""
+    found, chain = [], ""
+    for line in lines:
+        fields = {name: value for name, value in json.loads(line).items() if name != "chain"}
+        text, chain = chained(fields, chain)
+        found.append(text)
+    return found
 
 
 def mean_of(value, sensitivity=0.25, *, rounding=0.0, adjacency="replace-one", round=1, purpose="gradient", **fields):
@@ -114,6 +135,7 @@ def stub_run(plan, *, dimension=3, curvature=1.0, seed=1, start=1.0, between=lam
     budget = {"epsilon": plan.budget.epsilon, "delta": plan.budget.delta}
     training = Training(
         plan=plan,
+        untouched=None,
         cohort=StubCohort(plan.population, curvature),
         mechanism=Mechanism(
             in_memory_ledger(adjacency=plan.population.adjacency, budget=budget), NoiseSource.from_seed(seed)

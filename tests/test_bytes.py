@@ -120,6 +120,7 @@ def run_at_sites(case: Case, directory: Path) -> Any:
         PrivacySettings(case.budget.epsilon, case.budget.delta, unit=options.pop("unit", "record")),
         RunSettings(dtype=str(case.dtype).removeprefix("torch."), seed=SEED, **options),
         Encoding({f"x{i}": Scaling() for i in range(3)}, "y", Scaling(), None),
+        NAMES,
         "owner" if case.owners else None,
         trust=Trust(*case.trust),
     )

@@ -14,9 +14,20 @@ ROOT = Path(diff2.__file__).parent
 
 # From the bottom up: a package, or a module of the top folder, imports itself and what stands before it. Nothing else.
 ORDER = [
-    *("errors", "_types", "_version", "_validate", "_vectors", "_files", "_numbers", "_progress", "_registry"),
+    *(
+        "errors",
+        "_types",
+        "_version",
+        "_validate",
+        "_fields",
+        "_vectors",
+        "_files",
+        "_numbers",
+        "_progress",
+        "_registry",
+    ),
     *("privacy", "questions", "routines", "algorithms", "planning", "models", "gradients", "cohorts", "training"),
-    *("tables", "fitting", "data", "runfile", "federation", "cli"),
+    *("tables", "fitting", "sklearn", "data", "runfile", "federation", "cli"),
 ]
 BESIDE = {"testing"}  # may import anything but the command line; imported by it, and inside of functions
 TOP = {"__init__", "__main__"}

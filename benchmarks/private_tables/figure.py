@@ -7,7 +7,7 @@ from pathlib import Path
 from .contestants import CONTESTANTS, FIT, LINEAR
 from .scores import Scores
 
-COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#7b6fb0", "#4d4d4d"]
+COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#1f6f8b", "#d55e00", "#8c6d31", "#7b6fb0", "#4d4d4d"]
 LOWEST = -0.5  # of the axis; lines below leave it
 APART = 0.055  # of the axis, between labels
 
@@ -30,7 +30,8 @@ def draw(scores: Scores, path: Path) -> None:
             x, y = zip(*points, strict=True)
             heavy = name == FIT
             axes.plot(x, y, marker="o", ms=6 if heavy else 4, lw=2.8 if heavy else 1.4, color=colour)
-            ends[name] = (max(y[-1], LOWEST + 0.02), colour, "bold" if heavy else "normal")
+            label = name if y[-1] >= LOWEST else f"{name} (below)"
+            ends[label] = (max(y[-1], LOWEST + 0.02), colour, "bold" if heavy else "normal")
     axes.axhline(1.0, color="#888888", lw=1, ls="--")
     axes.axhline(0.0, color="#888888", lw=1, ls="--")
     ends["boosting, not private"] = (1.0, "#666666", "normal")
@@ -45,7 +46,7 @@ def draw(scores: Scores, path: Path) -> None:
     axes.set_xscale("log")
     axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
     axes.minorticks_off()
-    axes.set_ylim(LOWEST, 1.08)
+    axes.set_ylim(LOWEST, max(1.08, *(height + 0.05 for height, _, _ in ends.values())))
     axes.set_xlabel("epsilon (delta = 1e-5, replacing one row)")
     axes.set_ylabel("share of what boosting explains, mean over tables")
     axes.set_title(f"Private models of {len(scores.tables)} public tables, no tuning", loc="left", fontsize=11)

@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import torch
+from torch import nn
+
+from diff2.tables.rows import Rows
 
 from . import adjacency
 from .problem import Problem, largest_norm
 from .references import predicted as predicted_by
 from .trained import DELTA, NETWORK, predicted, tensors
 
-EPOCHS, BATCH, RATE, CLIP, HIDDEN, MOST_STEPS = 20, 64, 0.05, 1.0, 64, 5000
+EPOCHS, BATCH, HIDDEN, MOST_STEPS = 20, 64, 64, 5000
+SGD, RMSPROP = (0.05, 1.0), (1e-3, 1.2)  # rate and clip, as on its front page and in its tutorial on images
 INPUTS = NETWORK.split(";")[0]
+OPACUS = (
+    f"{INPUTS}; make_private_with_epsilon, {EPOCHS} epochs as in its tutorial; one hidden layer of {HIDDEN} rectified "
+    f"units, batches of {BATCH}, doubled until there are at most {MOST_STEPS:,} steps; "
+)
 GIVEN = {
-    "opacus": f"{INPUTS}; make_private_with_epsilon, its PRV accountant, SGD with rate {RATE:g}, clip {CLIP:g}, "
-    f"{EPOCHS} epochs, one hidden layer of {HIDDEN} rectified units, batches of {BATCH}, doubled until there are at "
-    f"most {MOST_STEPS:,} steps",
+    "sgd": f"{OPACUS}as on its front page SGD with rate {SGD[0]:g}, clip {SGD[1]:g}",
+    "rmsprop": f"{OPACUS}as in its tutorial RMSprop with rate {RMSPROP[0]:g}, clip {RMSPROP[1]:g}",
     "linear": f"{INPUTS}; LinearRegression with bounds_X and bounds_y. Counts as numbers",
     "logistic": f"{INPUTS}; LogisticRegression with data_norm, the largest norm that the bounds allow",
     "forest": f"{INPUTS}; RandomForestClassifier with bounds and classes, its ten trees of depth five",
-    "ebm": "raw columns, their types and bounds and those of the target; its defaults. Counts as numbers",
+    "ebm": "raw columns, their types and bounds and those of the target; its defaults. Missing numbers, which it "
+    "refuses, are the middle of their bounds. Counts as numbers",
 }
 
 
-def opacus(problem: Problem, epsilon: float, seed: int) -> np.ndarray:
-    import torch
+def opacus_sgd(problem: Problem, epsilon: float, seed: int) -> np.ndarray:
+    return _opacus(problem, epsilon, seed, torch.optim.SGD, *SGD)
+
+
+def opacus_rmsprop(problem: Problem, epsilon: float, seed: int) -> np.ndarray:
+    return _opacus(problem, epsilon, seed, torch.optim.RMSprop, *RMSPROP)
+
+
+def _opacus(problem: Problem, epsilon: float, seed: int, kind: Any, rate: float, clip: float) -> np.ndarray:
     from opacus import PrivacyEngine
-    from torch import nn
 
     torch.manual_seed(seed)
     inputs, targets, test = tensors(problem)
@@ -37,12 +54,12 @@ def opacus(problem: Problem, epsilon: float, seed: int) -> np.ndarray:
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs, targets), batch_size=batch)
     model, optimizer, batches = PrivacyEngine().make_private_with_epsilon(
         module=network,
-        optimizer=torch.optim.SGD(network.parameters(), lr=RATE),
+        optimizer=kind(network.parameters(), lr=rate),
         data_loader=loader,
         target_epsilon=adjacency.gaussian(epsilon, DELTA),
         target_delta=DELTA,
         epochs=EPOCHS,
-        max_grad_norm=CLIP,
+        max_grad_norm=clip,
     )
     for _ in range(EPOCHS):
         for some, wanted in batches:
@@ -95,7 +112,7 @@ def dp_ebm(problem: Problem, epsilon: float, seed: int) -> np.ndarray:
         "random_state": seed,
         "n_jobs": 1,
     }
-    train, test = (_raw(rows.numeric, rows.codes) for rows in (problem.train_rows, problem.test_rows))
+    train, test = (_raw(rows, problem) for rows in (problem.train_rows, problem.test_rows))
     if problem.task == "classes":
         classifier = DPExplainableBoostingClassifier(**options).fit(train, problem.target.astype(int))
         return predicted_by(classifier, test, problem)
@@ -111,5 +128,6 @@ def _bounds(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     return low, np.ones_like(low)
 
 
-def _raw(numeric: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    return np.concatenate([numeric.astype(object), codes.astype(str).astype(object)], axis=1)
+def _raw(rows: Rows, problem: Problem) -> np.ndarray:
+    numeric = np.where(np.isnan(rows.numeric), problem.schema.bounds.mean(1), rows.numeric)
+    return np.concatenate([numeric.astype(object), rows.codes.astype(str).astype(object)], axis=1)

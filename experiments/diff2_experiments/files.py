@@ -15,10 +15,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from diff2._fields import from_table
 from diff2._validate import nearest
 from diff2.data import BuiltinSettings, DataSettings, EncodedClients, load_clients
 from diff2.errors import InvalidArgument, PrivacyLeakWarning, leak
-from diff2.runfile.fields import from_table
 from diff2.runfile.reader import (
     TABLES,
     ModelSettings,

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from diff2._fields import convert
 from diff2._validate import nearest
 from diff2.algorithms import ALGORITHMS, GD, Algorithm
+from diff2.algorithms.named import named
 from diff2.errors import InvalidArgument
-from diff2.runfile.fields import convert
-from diff2.runfile.reader import named
 
 from .files import CompareFile
 

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from diff2._fields import from_table
 from diff2._validate import at_least
 from diff2._version import __version__
 from diff2.algorithms import DPGD
@@ -29,7 +30,6 @@ from diff2.planning.plan import plan
 from diff2.privacy import Budget
 from diff2.questions import GRADIENT
 from diff2.routines import GradientDescent
-from diff2.runfile.fields import from_table
 from diff2.runfile.reader import parse_tables
 from diff2.training.build import prepare
 

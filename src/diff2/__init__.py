@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .cohorts import LocalCohort as LocalCohort
     from .errors import BudgetExceeded as BudgetExceeded
     from .errors import CheckpointError as CheckpointError
+    from .errors import CompositionWarning as CompositionWarning
     from .errors import Diff2Error as Diff2Error
     from .errors import GradientFallbackWarning as GradientFallbackWarning
     from .errors import InvalidArgument as InvalidArgument
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .errors import PrivacyLeakWarning as PrivacyLeakWarning
     from .errors import UnsupportedModel as UnsupportedModel
     from .errors import WeakDeltaWarning as WeakDeltaWarning
+    from .errors import WeakModelWarning as WeakModelWarning
     from .fitting import Evaluation as Evaluation
     from .fitting import FittedModel as FittedModel
     from .fitting import evaluate as evaluate
@@ -91,6 +93,7 @@ _HOMES = {
     "errors": [
         "BudgetExceeded",
         "CheckpointError",
+        "CompositionWarning",
         "Diff2Error",
         "GradientFallbackWarning",
         "InvalidArgument",
@@ -99,6 +102,7 @@ _HOMES = {
         "PrivacyLeakWarning",
         "UnsupportedModel",
         "WeakDeltaWarning",
+        "WeakModelWarning",
     ],
     "fitting": ["Evaluation", "FittedModel", "evaluate", "fit"],
     "models.mlp": ["mlp"],

@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ def plain(value: Any) -> Any:
         return repr(value)
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, Integral | Real) and not isinstance(value, bool | int | float):  # of numpy
+        return plain(int(value) if isinstance(value, Integral) else float(value))
     return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
 
 
@@ -61,12 +64,27 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def write_whole(path: Path, data: bytes, *, secret: bool = False) -> None:
     """Write a file that is there whole or not at all, whatever happens; a secret one is its owner's alone."""
     temporary = path.with_name(path.name + ".tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if secret else 0o666)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    temporary.unlink(missing_ok=True)  # one that a crash left has a mode of its own
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # where the disk is full, it is what filled it
+        raise
+
+
+@contextmanager
+def owner_only() -> Iterator[None]:
+    """Have every file and folder that is made in the block be its owner's alone, from the moment it is there."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Names under which algorithms, routines and the like are known: our own, and those of other packages.
 
-A package announces its classes as entry points (``[project.entry-points."diff2.algorithms"]``); they are loaded when a
-name is looked up for the first time. ``register`` adds a class by hand.
+A package announces its classes as entry points (``[project.entry-points."diff2.algorithms"]``); they are loaded when
+a name that is none of ours is looked up for the first time, or all are listed. ``register`` adds a class by hand.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Registry(Mapping[str, T], Generic[T]):
         return one
 
     def __getitem__(self, name: str) -> T:
-        return self._all()[name]
+        known = self._known.get(name)
+        return self._all()[name] if known is None else known
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._all())

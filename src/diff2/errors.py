@@ -44,8 +44,25 @@ class WeakDeltaWarning(UserWarning):
     """A delta so large that the guarantee means little."""
 
 
+class CompositionWarning(UserWarning):
+    """Several fits on the same records: together they cost more than the guarantee of each says."""
+
+
+class WeakModelWarning(UserWarning):
+    """So few records for the budget that the model is expected to be little better than a constant."""
+
+
 class GradientFallbackWarning(UserWarning):
     """The fast gradient engine has no rule for this model; a slower one, equally private, is used."""
+
+
+def unusable(argument: str) -> InvalidArgument:
+    """Return the one error for records whose values cannot be used: it is the same whichever they are."""
+    return InvalidArgument(
+        f"{argument} hold values that cannot be used, and which ones is not said: every input and target must be a "
+        "finite number in the precision of the model, every class number from 0 to below the model's outputs, every "
+        "index within the model's embedding. Check the records before training"
+    )
 
 
 def leak(message: str, *, strict: bool, stacklevel: int = 3) -> None:

@@ -26,6 +26,7 @@ from .algorithms import ALGORITHMS, DPGD, Algorithm
 from .errors import GradientFallbackWarning, PrivacyLeakWarning, WeakDeltaWarning
 from .models.mlp import mlp
 from .privacy import BoundedMean, Budget, Mechanism, Released
+from .privacy.mechanism import reach
 from .privacy.release import ADD_OR_REMOVE_ONE, NONE
 from .routines import Routine
 from .training.build import prepare
@@ -139,6 +140,7 @@ def gives_the_same_bytes_at_sites(algorithm: Algorithm, **settings: Any) -> None
         PrivacySettings(BUDGET.epsilon, BUDGET.delta, unit=unit),
         RunSettings(dtype="float64", seed=SEED, **options),
         Encoding({f"x{i}": Scaling() for i in range(3)}, "y", Scaling(), None),
+        tuple(f"site-{p}" for p in range(len(clients))),
         None if groups is None else "group",
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -147,7 +149,9 @@ def gives_the_same_bytes_at_sites(algorithm: Algorithm, **settings: Any) -> None
             client = Client(*pair)
             records = SiteRecords(client, None if groups is None else as_groups([groups[p]], [client])[0])
             place = Path(folder) / f"site-{p}"
-            sites[f"site-{p}"] = Site(f"site-{p}", partial(_given, records), Policy(epsilon=math.inf), place)
+            policy = Policy(epsilon=math.inf, reported_size=_public_size(algorithm))
+            sites[f"site-{p}"] = Site(f"site-{p}", partial(_given, records), policy, place)
+            sites[f"site-{p}"].approve(agreement)
         transport = InProcessTransport({name: site.answer for name, site in sites.items()})
         training = prepare_at_sites(agreement, transport, list(sites), directory=Path(folder) / "server")
         _same(here, training.run(progress=False), "at sites")
@@ -178,6 +182,8 @@ class _Memory(Mechanism):
         released = super().release(mean, multiplier)
         label = released.release.label
         self.means[label] = (mean, released)
+        length = 0.0 if mean.value is None else float(np.linalg.norm(mean.value))
+        _require(length <= reach(mean) * (1 + 1e-9), f"{label}: a mean is {length} long, its radius says {reach(mean)}")
         if self._before is None:
             return released
         other, kept = self._before[label]
@@ -192,7 +198,13 @@ class _Memory(Mechanism):
 
 def _prepared(algorithm: Algorithm, clients: Clients, budget: Budget = BUDGET, **settings: Any) -> Training:
     model = mlp(3, 1, hidden=(4,), seed=SEED).double()
+    settings.setdefault("public_sizes", _public_size(algorithm))
     return prepare(model, "squared", clients, algorithm, budget, seed=SEED, **settings)
+
+
+def _public_size(algorithm: Algorithm) -> int | None:
+    """Return the number of slots of each client, where the exact number of records must not be used."""
+    return max(SIZES) + 3 if algorithm.adjacency == ADD_OR_REMOVE_ONE else None
 
 
 def _given(records: Any, agreement: Any) -> Any:

@@ -88,8 +88,8 @@ class TestContract:
         assert list(history["round"]) == list(range(1, CATALOGUE[name].rounds + 1))
         assert history["releases"].sum() == len(result.ledger)
         assert not {"train_loss", "squared_gradient_norm", "test_loss"} & set(history.columns)
-        assert history["epsilon"].is_monotonic_increasing
-        assert history["epsilon"].iloc[-1] == result.epsilon
+        assert history["released_epsilon"].is_monotonic_increasing
+        assert history["released_epsilon"].iloc[-1] == result.ledger.released_epsilon() <= result.epsilon
         assert (history["estimate_std"] > 0).all()
 
     def test_states_are_plain_values_that_no_step_changes(self, name):
@@ -182,11 +182,11 @@ def test_uniform_output_is_one_of_the_first_iterates_and_each_is_met():
 
 
 def test_equal_iterates_release_zero_for_free():
-    # A step too small for single precision: the iterate stays, the difference is zero, and costs nothing.
+    # A step too small for single precision: the iterate stays, the difference is zero, and says nothing.
     algorithm = Diff2(6, 6, clip_gradient=1.0, clip_smoothness=1.0, routine=GradientDescent(1e-30))
     result = run(algorithm, budget=PRIVATE, dtype=torch.float32)
     assert list(result.history["mechanism"]) == ["gaussian", *["zero"] * 5]
-    assert result.epsilon < result.plan.epsilon
+    assert result.ledger.released_epsilon() < result.epsilon == result.plan.epsilon
     assert result.history["estimate_norm"].nunique() == 1  # the estimate carries over
 
 

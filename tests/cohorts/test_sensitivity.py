@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from diff2.cohorts import Client, LocalCohort, PerClientCohort
-from diff2.cohorts.bounds import bounded, combined_rounding
-from diff2.gradients import Records, rounding_allowance
+from diff2.cohorts.bounds import bounded, combined_rounding, sum_rounding
+from diff2.gradients import Records
 from diff2.questions import Population, Question
 from helpers import make_case, paper_network, start_of, with_fast_engines
 from probes import SIZES, Asked, adversaries, engine_of, make_clients, movement, plain_sum, replaced
@@ -171,6 +171,6 @@ def test_the_rounding_of_the_sum_over_clients_is_covered():
     """Each addition is off by 2^-53 of a length of at most one radius; the sensitivity is 2 radii / 1e9 here."""
     population = Population((10**9,) * 8)
     question = Question.gradient(1.0).at(1, torch.zeros(3, dtype=torch.float64))
-    extra = combined_rounding(population, question) - rounding_allowance(torch.float64)
+    extra = combined_rounding(population, question) - sum_rounding(population, question)
     sensitivity = bounded(population, question, None, 0.0).release.sensitivity
     assert extra * sensitivity == pytest.approx(2 * 9 * 2.0**-53, rel=1e-6)

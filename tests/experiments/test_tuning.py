@@ -268,7 +268,8 @@ def test_the_first_rate_that_survives_is_taken(tuned):
         if method != "recursive":
             assert [run["settings"]["learning_rate"] for run in tried] == [16 * 0.5**i for i in range(len(tried))]
         assert [run["survived"] for run in tried] == [False] * (len(tried) - 1) + [True]
-        assert [run["stopped_at"] == 40 for run in tried] == [run["survived"] for run in tried]
+        assert tried[-1]["stopped_at"] == 40
+    assert any(run["stopped_at"] < 40 for run in runs)
     assert any(len(tried) > 1 for tried in candidates.values())
     assert reproduced(folder, accountings=["paper", "exact"])[0].trained == 0
 
@@ -299,7 +300,7 @@ def test_paper_accounting_is_noisier_than_exact(tuned):
 
 
 def test_no_survivor_is_said(folder):
-    change(folder, ("rates = 8\nevery = 4\npatience = 2", "rates = 2\nevery = 4\npatience = 1\ntolerance = 1.0"))
+    change(folder, ("first_rate = 16.0\nrates = 8", "first_rate = 1e6\nrates = 2"))
     with pytest.raises(Diff2Error, match=r"no setting of dpgd survived.*smaller learning rates"):
         reproduced(folder, names=["dpgd"])
     assert len(stored(folder)) == 4  # they are kept all the same

@@ -49,10 +49,10 @@ class Traffic:
 
     def __init__(self, name, directory):
         self.agreement, self.directory = agreement(name), directory
-        folder = write_tables(directory / "sites")
+        folder = write_tables(directory / "sites", self.agreement)
         self.files = {site: read_site_file(folder / site / "site.toml") for site in NAMES}
         transport = Recorder({site: site_from_file(site, file) for site, file in self.files.items()})
-        run_job(JobSpec(self.agreement, NAMES, directory / "run", timeout=60.0), transport)
+        run_job(JobSpec(self.agreement, directory / "run", timeout=60.0), transport)
         self.messages, self.bytes = transport.messages, transport.bytes
         self.records, self.gradients, self.sums = Canaries(), Canaries(), Canaries()
         self._note_records()
@@ -160,8 +160,9 @@ def test_no_file_holds_records_gradients_or_values_without_noise(name, traffic):
 @pytest.mark.parametrize("name", ["diff2", OWN])
 def test_no_file_or_log_of_real_processes_holds_them_either(name, traffic, tmp_path):
     """The seed makes it the same run, with the same gradients; FLARE's kits, jobs and logs are searched as well."""
-    run, sites = traffic(name), write_tables(tmp_path / "sites")
-    spec = JobSpec(run.agreement, NAMES, tmp_path / "run", timeout=60.0)
+    run = traffic(name)
+    sites = write_tables(tmp_path / "sites", run.agreement)
+    spec = JobSpec(run.agreement, tmp_path / "run", timeout=60.0)
     run_locally(spec, sites, simulate=False, restarts=0, start_timeout=150.0)
     for secret in (run.records, run.gradients, run.sums):
         found, searched = secret.search_files(tmp_path, leave_out=is_table)
@@ -217,7 +218,7 @@ def test_an_error_that_quotes_records_stays_at_the_site(tmp_path, monkeypatch):
     """What a library says about a table it cannot read is for the site's own log."""
 
     def failing(directory):
-        files = write_tables(directory / "sites")
+        files = write_tables(directory / "sites", replace(agreement("diff2"), sites=("north",)))
         record = raw_records(0)[3].tolist()
 
         def load(agreement):
@@ -228,8 +229,9 @@ def test_an_error_that_quotes_records_stays_at_the_site(tmp_path, monkeypatch):
 
     def asked(site):
         transport = Recorder({"north": site})
+        alone = replace(agreement("diff2"), sites=("north",))
         with pytest.raises(SiteRefused, match="'north'"):
-            run_job(JobSpec(agreement("diff2"), ("north",), site._directory / "run", timeout=60.0), transport)
+            run_job(JobSpec(alone, site._directory / "run", timeout=60.0), transport)
         return b"".join(answer for _, _, answer in transport.messages)
 
     records = Canaries()
@@ -239,5 +241,5 @@ def test_an_error_that_quotes_records_stays_at_the_site(tmp_path, monkeypatch):
     found, _ = records.search_files(site._directory)
     assert list(found) == ["site.log"]
     refused = Site._refused
-    monkeypatch.setattr(Site, "_refused", lambda self, run, reason: refused(self, run, traceback.format_exc()))
+    monkeypatch.setattr(Site, "_refused", lambda self, run, reason, _=None: refused(self, run, traceback.format_exc()))
     assert records.search(asked(failing(tmp_path / "bad")))  # the same site, telling the server what went wrong

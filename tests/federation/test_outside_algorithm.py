@@ -111,7 +111,8 @@ def test_the_ledgers_of_server_and_sites_hold_the_same_releases(trust, tmp_path)
         assert [answer.release.label for answer in answers] == [release.label for release in releases]
         for answer, release in zip(answers, releases, strict=True):
             own = answer.release
-            noise = {name: getattr(release, name) for name in ("mechanism", "multiplier", "noise_std", "parties")}
+            names = ("mechanism", "multiplier", "noise_std", "rounding", "parties", "sha256")
+            noise = {name: getattr(release, name) for name in names}
             if trust:  # the site's own part: its noise, and how far its own records can move it
                 assert own.noise_std == release.noise_std / math.sqrt(release.parties)
                 assert own.sensitivity == pytest.approx(release.sensitivity * weight / max(weights), rel=1e-12)

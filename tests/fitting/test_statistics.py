@@ -24,7 +24,17 @@ from diff2.fitting.statistics import (
     TargetMean,
     WhiteningMoment,
 )
-from diff2.fitting.trees import Binning, Half, LeafSums, LeafWeights, LinearModel, PairScores, ResidualSizes, Tree, TreeModel
+from diff2.fitting.trees import (
+    Binning,
+    Half,
+    LeafSums,
+    LeafWeights,
+    LinearModel,
+    PairScores,
+    ResidualSizes,
+    Tree,
+    TreeModel,
+)
 from diff2.tables.rows import Rows
 
 NUMERIC, CATEGORIES, CLASSES = 3, (4,), 3

@@ -58,7 +58,7 @@ def test_sums_of_columns_are_off_by_no_more_than_the_blocks_allow(count, rows):
     """All numbers push the same way, so the rounding of a long chain would show."""
     left, right = (torch.full((q, count), value) for q, value in zip(rows, (0.1, 0.7), strict=True))
     exact = left.double() @ right.double().t()
-    value = column_sum(Columns.of(left), Columns.of(right))
+    value = column_sum(Columns.of(left), Columns.of(right)).double().sum(0)
     unit = torch.finfo(torch.float32).eps / 2
     # Sums of 64 products, of eight of these, and the product itself.
     assert float(((value - exact) / exact).abs().max()) <= (BLOCK + 8 + 1) * unit
@@ -156,7 +156,7 @@ def test_records_whose_two_products_nearly_cancel_are_added_in_double_precision(
         assert bool((products.cancelling > 0).all())
         space = terms._workspace(fixed.x)
         space.weights.fill_(1.0)
-        value = terms._product_sum(products, space)
+        value = sum(tiles.double().sum(0) for tiles in terms._product_sum(products, space))
         exact = sum(left.double() @ right.double().t() for left, right in products.pairs)
         size = sum(float(left.double().norm() * right.double().norm()) for left, right in products.pairs)
         single = sum((left @ right.t()).double() for left, right in products.pairs)

@@ -14,13 +14,12 @@ from diff2.gradients import FeatureCache, Records, compiled
 from diff2.gradients.columns import ColumnsEngine
 from diff2.gradients.compiled import CompiledEngine
 from diff2.gradients.per_record import VmapEngine
-from diff2.gradients.sums import BLOCK, rounding_allowance
+from diff2.gradients.sums import BLOCK, TILE, rounding_allowance
 from diff2.models.losses import cross_entropy, squared
 from helpers import Case, difference, gradient, relative_error, start_of, step_from
 from probes import adversaries
 
 kernels = pytest.importorskip("diff2.gradients.kernels")
-TILE = kernels.TILE
 UNIT = torch.finfo(torch.float32).eps / 2
 
 both_kinds = pytest.mark.parametrize("of", ["gradient", "difference"])

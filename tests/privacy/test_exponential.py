@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare, norm
 
-from diff2.privacy import Ledger, Mechanism, NoiseSource
+from diff2.privacy import Ledger, Mechanism, NoiseSource, gdp_epsilon
 from diff2.privacy.exponential import RATE_BITS, bounded_range_mu, choice_mu, choose, rate_of, release_choice
 
 SOURCE = NoiseSource.from_seed(5)
 HEADER = {
     "adjacency": "replace-one", "unit": "record", "client_sizes": [10], "budget": {"epsilon": 1.0, "delta": 1e-5},
-    "algorithm": {"name": "fit"}, "seeded": True,
+    "algorithm": {"name": "fit"}, "seeded": True, "planned": {"releases": 1, "exposure": []},
 }  # fmt: skip
 
 
@@ -37,13 +37,7 @@ class TestChoice:
         (release,) = ledger.releases
         assert release.multiplier == 2.0
         assert choice_mu(round(release.noise_std * 2**RATE_BITS), 2) <= 0.5
-        assert ledger.epsilon() == pytest.approx(epsilon_at(0.5), rel=1e-6)
-
-
-def epsilon_at(mu: float) -> float:
-    from diff2.privacy import gdp_epsilon
-
-    return gdp_epsilon(mu, 1e-5)
+        assert ledger.released_epsilon() == pytest.approx(gdp_epsilon(0.5, 1e-5), rel=1e-6)
 
 
 class TestPrice:

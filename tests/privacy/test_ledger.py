@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diff2.errors import LedgerError
+from diff2.errors import BudgetExceeded, LedgerError
 from diff2.privacy import Guarantee, Ledger, Release, epsilon_of
-from diff2.privacy.ledger import FORMAT, HEADER_FIELDS
+from diff2.privacy.lines import FORMAT, HEADER_FIELDS, chained
 from stubs import DELTA, in_memory_ledger, ledger_header
 
 USUAL = Release(1, "gradient", sensitivity=0.06, clip=3.0, multiplier=12.5, noise_std=0.06 * 12.5, dimension=101)
@@ -242,38 +242,58 @@ def test_rounds_computed_again_are_not_written_twice(tmp_path, done):
     assert Ledger.read(target).releases == [*RELEASES, made(4)]
 
 
-@pytest.mark.parametrize(
-    "change", [{"multiplier": 12.4}, {"sensitivity": 0.05}, {"round": 9}, {"purpose": "difference"}, {"clip": 2.0}]
-)
-def test_a_round_that_comes_back_different_is_refused(tmp_path, change):
+@pytest.mark.parametrize("change", [{"multiplier": 12.4}, {"sensitivity": 0.05}, {"clip": 2.0}])
+def test_an_answer_of_sites_that_comes_back_different_is_refused(tmp_path, change):
     target = tmp_path / "ledger.jsonl"
     write(target, ended=False)
     ledger = Ledger.resume(target)
     ledger.rewind(0)
-    with pytest.raises(LedgerError, match="already in the ledger"):
+    with pytest.raises(LedgerError, match="the run was changed"):
         ledger.record(RELEASES[0]._replace(**change))
     ledger.close()
     assert Ledger.read(target).releases == RELEASES
 
 
-@pytest.mark.parametrize("change", [{}, {"clip": 2.0, "sensitivity": 0.04, "noise_std": 0.5}, {"multiplier": 20.0}])
-def test_noise_is_not_used_for_two_releases(tmp_path, change):
-    """Their difference would carry none. Another round, purpose or step has noise of its own."""
+ONE, OTHER = "a" * 64, "b" * 64  # hashes of released values
+
+
+def test_a_second_release_is_priced_as_one_that_exposes_everybody(tmp_path):
+    target = tmp_path / "ledger.jsonl"
+    ledger, first = Ledger(ledger_header(), target), made(1, sha256=ONE, members=(0,))
+    second = made(1, sha256=OTHER, members=(0,), clip=2.0)
+    assert ledger.record(first) == first
+    assert ledger.record(second) == second._replace(members=None)
+    before = target.read_bytes()
+    for again in (first, second):  # each is known by now
+        assert ledger.record(again) in ledger.releases
+    assert target.read_bytes() == before
+    assert Ledger.read(target).epsilon() == ledger.epsilon() == epsilon_of([12.5] * 2, DELTA)
+    *lines, line = before.decode().splitlines()
+    fields = {name: value for name, value in json.loads(line).items() if name != "chain"}
+    for change in ({"members": [0]}, {"sampling": "fixed", "rate": 0.5}, {"sha256": ""}, {"sha256": ONE, "clip": 3.0}):
+        changed = chained({**fields, **change}, json.loads(lines[-1])["chain"])[0]
+        target.write_text("\n".join([*lines, changed, ""]))
+        for open_ledger in (Ledger.read, Ledger.resume):
+            with pytest.raises(LedgerError, match="line 3: a second release of a round that is not priced as one"):
+                open_ledger(target)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"sampling": "fixed", "rate": 0.1}, LedgerError, "one random draw"),
+        ({"multiplier": 1.6, "noise_std": 0.1}, BudgetExceeded, r"second release.* budget is 3"),
+    ],
+)
+def test_a_second_release_without_a_price_or_beyond_the_budget_is_refused(tmp_path, change, error, message):
     target = tmp_path / "ledger.jsonl"
     ledger = Ledger(ledger_header(), target)
-    for one in (made(1), made(1, step=1), made(1, purpose="difference"), made(2)):
-        ledger.record(one)
+    ledger.record(made(1, sha256=ONE, **change))
     before = target.read_bytes()
-    for again in (made(1, **change), made(2, **change)):
-        with pytest.raises(LedgerError, match="the same noise"):
-            ledger.record(again)
+    with pytest.raises(error, match=message):
+        ledger.record(made(1, sha256=OTHER, **change))
     assert target.read_bytes() == before
-    with target.open("a") as file:
-        line = json.loads(before.splitlines()[1])
-        file.write(json.dumps({**line, "release": 5}) + "\n")
-    for open_ledger in (Ledger.read, Ledger.resume):
-        with pytest.raises(LedgerError, match="line 6: a second release"):
-            open_ledger(target)
+    assert len(ledger) == 1
 
 
 def test_releases_on_batches_and_of_members_are_read_back_and_priced(tmp_path):
@@ -330,7 +350,14 @@ def test_the_sentence_names_everything_a_reader_must_know():
 
 
 def guarantee_of(epsilon, **fields):
-    usual = {"delta": DELTA, "adjacency": "replace-one", "unit": "record", "client_sizes": (30, 70), "releases": 3}
+    usual = {
+        "delta": DELTA,
+        "adjacency": "replace-one",
+        "unit": "record",
+        "client_sizes": (30, 70),
+        "releases": 3,
+        "planned": 3,
+    }
     return Guarantee(epsilon, **{**usual, "algorithm": "diff2", "seeded": False, **fields})
 
 

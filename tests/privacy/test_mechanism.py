@@ -39,6 +39,23 @@ def test_noise_of_a_difference_is_proportional_to_its_radius():
     np.testing.assert_allclose(large, 1e4 * small, rtol=1e-6)
 
 
+@pytest.mark.parametrize("other", [{"value": 1e-9}, {"asked": b"another iterate"}, {"key": b"2" * 32}])
+def test_noise_of_another_value_or_question_is_independent(other):
+    """One grid step is enough. With the same noise the difference of two releases would be that of the values."""
+
+    def noise(value=0.0, asked=b"", key=b"1" * 32):
+        mean = replace(mean_of(np.full(DIMENSION, value)), asked=asked)
+        return Mechanism(in_memory_ledger(), NoiseSource(key, private=True)).release(mean, 3.0).value - value
+
+    assert np.array_equal(noise(), noise())
+    assert abs(np.corrcoef(noise(), noise(**other))[0, 1]) < 4.5 / math.sqrt(DIMENSION)
+
+
+def test_seeded_noise_is_the_same_for_values_that_differ_by_rounding():
+    one, other = (release(np.full(50, value)).value for value in (1.0, 1.0 + 1e-12))
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("other", [{"round": 2}, {"purpose": "difference"}, {"step": 1}, {"seed": 2}])
 def test_noise_of_other_rounds_purposes_steps_and_runs_is_independent(other):
     assert abs(np.corrcoef(release().value, release(**other).value)[0, 1]) < 4.5 / math.sqrt(DIMENSION)
@@ -147,7 +164,7 @@ def test_the_line_is_in_the_ledger_before_the_value_leaves(change, multiplier):
             raise FullDisk
 
     with pytest.raises(FullDisk):
-        Mechanism(BrokenLedger(ledger_header()), Untouchable()).release(mean_of(3, **change), multiplier)
+        Mechanism(BrokenLedger(ledger_header()), NoiseSource.from_seed(1)).release(mean_of(3, **change), multiplier)
 
 
 def test_what_is_written_is_what_was_done():

@@ -20,9 +20,9 @@ def leaf_of(values, j, count, *, first_round=1, **changes):
     return mean_of(values[j % len(values)], **{**fields, **changes})
 
 
-def release(values, *, seed=1, first_round=1, ledger=None, leaves=None, skip=0):
+def release(values, *, seed=1, first_round=1, ledger=None, leaves=None, skip=0, source=None):
     """Release the leaves of a tree, one a round; return the sums of the first ones, and the releases."""
-    mechanism = Mechanism(in_memory_ledger() if ledger is None else ledger, NoiseSource.from_seed(seed))
+    mechanism = Mechanism(in_memory_ledger() if ledger is None else ledger, source or NoiseSource.from_seed(seed))
     count = len(values) if leaves is None else leaves
     made = [
         mechanism.release(leaf_of(values, j, count, first_round=first_round), MULTIPLIER)
@@ -106,13 +106,34 @@ def test_an_epoch_costs_what_one_release_costs():
     assert ledger.epsilon() == epsilon_of([MULTIPLIER] * 3, DELTA)
 
 
+def source(trees=None):
+    return NoiseSource(b"1" * 32, private=True, trees=trees)
+
+
 def test_a_tree_goes_on_in_another_process():
-    values, whole, ledger = np.linspace(-1, 1, 14).reshape(7, 2), in_memory_ledger(), in_memory_ledger()
-    sums, _ = release(values, ledger=whole)
-    first, _ = release(values[:3], ledger=ledger, leaves=7)
-    rest, _ = release(values, ledger=ledger, skip=3)
+    values, whole, ledger, one = np.linspace(-1, 1, 14).reshape(7, 2), in_memory_ledger(), in_memory_ledger(), source()
+    sums, _ = release(values, ledger=whole, source=source())
+    first, _ = release(values[:3], ledger=ledger, leaves=7, source=one)
+    with pytest.raises(LedgerError, match="not known here; nothing was released"):
+        release(values, ledger=ledger, skip=3, source=source())
+    rest, _ = release(values, ledger=ledger, skip=3, source=source(one.trees))
     np.testing.assert_allclose(first[-1] + rest, sums[3:], rtol=0, atol=1e-12)
     assert ledger.releases == whole.releases
+
+
+def test_from_a_leaf_with_another_value_on_all_noise_is_fresh():
+    """Every node that holds the leaf has other noise, and costs the units of all leaves in it: lines for everybody."""
+    values, ledger = np.zeros((4, 20_000)), in_memory_ledger(budget={"epsilon": 9.0, "delta": DELTA})
+    sums, _ = release(values, ledger=ledger, source=source())
+    values[1, 0] = 1e-9
+    ledger.rewind(0)
+    again, made = release(values, ledger=ledger, source=source())
+    assert np.array_equal(sums[0], again[0])
+    for count in (1, 2, 3):
+        assert abs(np.corrcoef(sums[count], again[count])[0, 1]) < 5 / math.sqrt(20_000)
+    assert [line.members for line in made] == [(0,), None, None, None]
+    assert len(ledger) == 7
+    assert ledger.epsilon() == epsilon_of([MULTIPLIER] * 4, DELTA)
 
 
 REFUSED = {
@@ -125,7 +146,6 @@ REFUSED = {
     "a leaf beyond the tree": dict(step=5),
     "no leaf": dict(step=-1),
     "a leaf of a tree that began elsewhere": dict(round=4),
-    "a label that was used": dict(step=0, round=1),
 }
 
 

@@ -105,11 +105,10 @@ def test_a_weighted_sum_is_one_release():
     assert len(round.releases) == 1
 
 
-def test_noise_is_not_used_twice_in_a_round():
-    """Two releases of one purpose and step would carry the same noise: their difference would carry none."""
+def test_what_was_declared_once_is_not_released_twice_in_a_round():
     round = make_round()
     mean = round.ask(GRADIENT, X)
     round.release(mean)
-    with pytest.raises(diff2.LedgerError, match=r"round 4 has released a gradient of step 0 already.*the same noise"):
+    with pytest.raises(diff2.LedgerError, match=r"round 4 has released a gradient of step 0 already"):
         round.release(mean)
     assert len(round.mechanism.ledger) == 1

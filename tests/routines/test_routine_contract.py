@@ -9,6 +9,7 @@ import pytest
 import torch
 from walks import DIMENSION, at, estimates, path_of, start, stored
 
+from diff2._fields import from_table
 from diff2.routines import (
     ROUTINES,
     Adam,
@@ -19,7 +20,6 @@ from diff2.routines import (
     NormalizedDescent,
     TorchOptimizer,
 )
-from diff2.runfile.fields import from_table
 
 EVERY_ROUTINE = {
     "gradient_descent": GradientDescent(0.3, schedule="cosine"),

@@ -11,8 +11,8 @@ import pytest
 import diff2
 from commands import diff2_here, single_line, unframed
 from diff2 import InvalidArgument
+from diff2._fields import convert
 from diff2.algorithms import ALGORITHMS
-from diff2.runfile.fields import convert
 from diff2.runfile.reader import read_run_file
 
 VALUES = {
@@ -166,7 +166,7 @@ def test_train_protects_groups(tables):
     path = write(tables, DIFF2, data=DATA + 'group_column = "person"')
     document = json.loads(diff2_here("train", path, "--out", tables / "run", "--json").stdout)
     assert document["unit"] == "group"
-    assert list(document["encoding"]["inputs"]) == ["age"]
+    assert [column["column"] for column in document["encoding"]["inputs"]] == ["age"]
     assert "any one group" in unframed(diff2_here("account", tables / "run").stdout)
     result = diff2_here("train", write(tables, DIFF2, data=DATA + 'group_column = "persn"'), "--out", tables / "other")
     assert "did you mean 'person'" in single_line(result.stderr)

@@ -204,6 +204,12 @@ def test_all_libraries_give_the_same_rows(make):
     assert usable.tolist() == [True, True, False, True]
 
 
+def test_names_of_columns_may_be_numbers():
+    frame = as_frame(pandas.DataFrame(np.eye(3)))
+    assert frame.names == ("0", "1", "2")
+    assert frame["1"].numbers().tolist() == [0, 1, 0]
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
 def test_files_give_the_same_rows(tmp_path, suffix):
     frame, path = pandas.DataFrame(PLAIN), tmp_path / f"t{suffix}"

@@ -169,4 +169,4 @@ def test_a_release_is_the_mixture_that_is_priced(scale, rate, is_right):
     def cdf(x):
         return (1 - rate) * scipy.stats.norm.cdf(x / scale) + rate * scipy.stats.norm.cdf((x - 0.5) / scale)
 
-    assert (scipy.stats.kstest(values, cdf).pvalue > 0.01) == is_right
+    assert (scipy.stats.kstest(values, cdf).pvalue > 0.001) == is_right

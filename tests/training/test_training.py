@@ -39,16 +39,6 @@ def test_steps_by_hand_equal_the_run():
     assert torch.equal(state.params, result.params)
 
 
-def test_two_steps_from_one_round_are_refused():
-    """They would carry the same noise: the difference of the two releases would be that of the two means."""
-    run = diff2.prepare(nn.Linear(3, 1), "squared", data(), ALGORITHM, BUDGET)
-    state, _ = run.step(run.init())
-    run.step(state)
-    with pytest.raises(diff2.LedgerError, match="the same noise"):
-        run.step(state._replace(params=state.params + 1))
-    assert len(run.mechanism.ledger) == 2
-
-
 def test_results_do_not_depend_on_the_chunk_size():
     model = nn.Linear(3, 1).double()
     whole, chunked = (train(model=model, seed=2, chunk_rows=rows).params for rows in (None, 7))
@@ -65,7 +55,7 @@ def test_a_callback_sees_every_round_and_can_end_the_run():
     result = train(callbacks=[callback], seed=0)
     assert [round for round, _ in seen] == [1, 2, 3, 4, 5]
     assert len(result.ledger) == len(result.history) == 5
-    assert result.epsilon < result.plan.epsilon
+    assert result.ledger.released_epsilon() < result.epsilon == result.plan.epsilon
     assert result.ledger.complete
 
 
@@ -168,8 +158,8 @@ X, Y = data()
 BAD_INPUT = {
     "no clients": (dict(clients=[]), "non-empty list"),
     "empty client": (dict(clients=[(X, Y), (X[:0], Y[:0])]), r"clients\[1\] holds no record"),
-    "NaN in inputs": (dict(clients=[(X, Y), (with_nan(X), Y)]), r"inputs of clients\[1\] hold NaN"),
-    "infinity in targets": (dict(clients=(X, Y / 0)), r"targets of clients\[0\] hold NaN or infinite"),
+    "NaN in inputs": (dict(clients=[(X, Y), (with_nan(X), Y)]), "clients hold values that cannot be used"),
+    "infinity in targets": (dict(clients=(X, Y / 0)), "clients hold values that cannot be used"),
     "mismatched lengths": (dict(clients=(X, Y[:-1])), "60 inputs and 59 targets"),
     "targets (n,) against outputs (n, 1)": (dict(clients=(X, Y[:, 0])), r"reshape\(-1, 1\)"),
     "targets (n, 2) against outputs (n, 1)": (dict(clients=(X, Y.repeat(1, 2))), "shape"),
@@ -179,11 +169,11 @@ BAD_INPUT = {
     "classes as a column": (dict(clients=(X, Y.long()), loss="cross_entropy", model=nn.Linear(3, 2)), "class numbers"),
     "class out of range": (
         dict(clients=(X, torch.arange(60) % 3), loss="cross_entropy", model=nn.Linear(3, 2)),
-        "from 0 to 1",
+        "clients hold values that cannot be used",
     ),
     "class out of range, later": (
         dict(clients=(X, (torch.arange(60) > 50) * 2), loss="cross_entropy", model=nn.Linear(3, 2)),
-        "from 0 to 1",
+        "clients hold values that cannot be used",
     ),
     "unknown loss": (dict(loss="sqared"), "did you mean 'squared'"),
     "model is not a module": (dict(model=lambda x: x), "torch.nn.Module"),

@@ -6,6 +6,7 @@ Two ways to draw the batch, which are priced differently; the formula of one mus
   :math:`2 C / b` under *replacing one record*, as in the rest of the library.
 * ``sampling="poisson"``: every record with probability q = b/N, independently; the sum is divided by the *expected*
   size b. Sensitivity :math:`C / b` under *adding or removing one record*: another guarantee, and its sentence says so.
+  N is then a public bound of the number of records (``public_sizes``); the exact number would be a leak.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from rich.text import Text
 from .._files import to_json
 from ..errors import BudgetExceeded, Diff2Error, GradientFallbackWarning, PrivacyLeakWarning, WeakDeltaWarning
 
-FAILED, BUDGET, INTERRUPTED = 1, 3, 130
+FAILED, BUDGET, LEAKS, NOT_PRIVATE, INTERRUPTED = 1, 3, 4, 5, 130
 
 
 @contextmanager
@@ -86,6 +86,11 @@ def show_guarantee(sentence: str) -> None:
 def show_line(text: str, style: str = "", *, wrap: bool = False) -> None:
     """Print a line as it is, or wrapped between words."""
     _out().print(Text(text, style=style), soft_wrap=not wrap)
+
+
+def show_warning(text: str) -> None:
+    """Print a line on standard error."""
+    _say("warning", text)
 
 
 @contextmanager

@@ -41,7 +41,10 @@ def package(
     directory: Annotated[
         str, typer.Option(metavar="PATH", help="Directory of the run, below the server's kit.")
     ] = "runs/run",
-    provision: Annotated[bool, typer.Option("--provision", help="Let FLARE make certificates and kits.")] = False,
+    provision: Annotated[bool, typer.Option("--provision", help="Make all keys, certificates and kits here.")] = False,
+    requests: Annotated[
+        Path | None, typer.Option("--requests", metavar="DIR", help="Sign the requests of all parties, in this folder.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write what a deployment needs: provisioning input, job, and one folder per party with instructions."""
@@ -56,11 +59,11 @@ def package(
         check_directory(directory)
         sites = (run.federation or FederationSettings()).sites
         parties = Parties(sites, server, admin, port=port, admin_port=admin_port)
-        folders = write_package(run, out, parties, directory=directory, with_kits=provision)
+        folders = write_package(run, out, parties, directory=directory, with_kits=provision, requests=requests)
         if as_json:
             emit_json({name: str(folder) for name, folder in folders.items()})
         else:
-            kits = "in every folder" if provision else f"nvflare provision -p {out / 'project.yml'}"
+            kits = "in every folder" if provision else "made by each party, as its README.md says"
             facts = {"what goes to whom": str(out / "README.md"), "kits": kits, "sites": ", ".join(sites)}
             show_facts("packaged", facts)
 
@@ -133,7 +136,7 @@ def job_reporter(rounds: int, *, show: bool | None) -> Iterator[Callable[[Attemp
             done, sites = progress.get("round", 0), progress.get("sites", {})
             answered = sum(round >= done for round in sites.values())
             spent = epsilon_text(None if progress.get("epsilon") is None else float(progress["epsilon"]))
-            bar(done, note=f"epsilon {spent}, {answered}/{len(sites)} sites, job {attempt.number}")
+            bar(done, note=f"epsilon {spent} so far, {answered}/{len(sites)} sites, job {attempt.number}")
 
         yield report
 

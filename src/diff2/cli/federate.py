@@ -84,11 +84,45 @@ _add_run_command(
 )
 
 
+@federate_app.command(epilog="Example: diff2 federate approve run.toml --site site.toml")
+def approve(
+    run_file: RunToml,
+    site: Annotated[Path, typer.Option("--site", metavar="SITE.toml", help="The site file of this site.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Approve without asking.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only show the run and check the site's table.")] = False,
+    seed: Seed = None,
+) -> None:
+    """Show what a run would do with this site's records, in plain words, and approve exactly that run."""
+    with ending():
+        import sys
+
+        from ..errors import InvalidArgument
+        from ..federation.from_run_file import agreement_of
+        from ..federation.site.approval import approve as write_approval
+        from ..federation.site.policy import read_site_file
+        from ..federation.site.review import review
+        from ..runfile.reader import read_run_file
+
+        file, agreement = read_site_file(site), agreement_of(read_run_file(run_file), seed)
+        found = review(agreement, file)
+        show_facts(f"the run {agreement.digest[:16]}", found.facts)
+        show_facts("the records of this site", found.records)
+        if found.problems:
+            raise InvalidArgument("this site would refuse the run: " + "; ".join(found.problems))
+        if check:
+            return
+        if not yes and not sys.stdin.isatty():
+            raise InvalidArgument("nobody is at a terminal to approve the run; once it is read, add --yes")
+        if not yes and not typer.confirm("Does this site take part in exactly this run?"):
+            raise InvalidArgument("not approved")
+        show_facts("approved", {"hash": agreement.digest, "file": str(write_approval(file.directory, agreement))})
+
+
 @federate_app.command(epilog="Example: diff2 federate status runs/local")
 def status(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run.")], as_json: Json = False
 ) -> None:
-    """Show the progress of a federated run: rounds, which sites answered, epsilon spent, time left."""
+    """Show the progress of a federated run: rounds, which sites answered, epsilon released so far, time left."""
     with ending():
         from .._files import read_json
         from ..errors import InvalidArgument
@@ -123,9 +157,12 @@ def ledger(
         rows: list[dict[str, Any]] = [
             {
                 "run": run.run,
+                **found.opened[run.run]._asdict(),
+                "agreement": run.terms,
                 "algorithm": run.algorithm,
                 "epsilon": run.epsilon,
                 "delta": run.delta,
+                "charged": found.charged(run.run),
                 "epsilon_against_server": found.epsilon_against_server(run.run),
                 "answers": len(found.answers(run.run)),
                 "complete": run.run in found.ended,
@@ -137,7 +174,8 @@ def ledger(
             emit_json({**total, "runs": rows, "refusals": found.refusals})
             return
         table = [
-            [row["run"][:12], row["algorithm"], epsilon_text(row["epsilon"]), f"{row['delta']:g}",
+            [row["run"][:12], row["time"][:16].replace("T", " "), row["submitter"] or row["caller"], row["algorithm"],
+             epsilon_text(row["epsilon"] if row["charged"] else 0.0), f"{row['delta'] if row['charged'] else 0:g}",
              epsilon_text(row["epsilon_against_server"]), str(row["answers"]),
              "complete" if row["complete"] else "open"]
             for row in rows
@@ -145,14 +183,14 @@ def ledger(
         show_rows(
             f"site {found.site}",
             table,
-            ["run", "algorithm", "epsilon", "delta", "server", "answers", "state"],
-            width=100,
+            ["run", "opened (UTC)", "by", "algorithm", "epsilon", "delta", "server", "answers", "state"],
+            width=120,
         )
         show_facts(
             "in total",
             {
                 "epsilon": f"{epsilon_text(found.epsilon)} of {epsilon_text(site.policy.epsilon)}",
-                "refusals": "; ".join(found.refusals[-5:]) or "none",
+                "refusals": "; ".join(line.reason for line in found.refusals[-5:]) or "none",
             },
         )
 
@@ -163,11 +201,12 @@ register(federate_app)
 def _facts(document: dict[str, Any]) -> dict[str, str]:
     outcome = document["outcome"]
     answered = ", ".join(f"{site} (round {round})" for site, round in document.get("sites", {}).items())
+    spent = document.get("epsilon")
     return {
         "state": str(outcome.get("state")) + (f": {outcome['message']}" if "message" in outcome else ""),
         "rounds": f"{document.get('round', 0)} of {document.get('rounds', '?')}",
         "sites answered": answered or "-",
-        "epsilon spent": "-" if document.get("epsilon") is None else epsilon_text(float(document["epsilon"])),
+        "released so far": "-" if spent is None else f"epsilon {epsilon_text(float(spent))}, not a guarantee",
         "time left": f"{document.get('seconds_left', 0):.0f} s",
     }
 

@@ -96,6 +96,7 @@ def account_document(ledger: Ledger, delta: float) -> dict[str, Any]:
         "budget": ledger.header["budget"],
         "complete": ledger.complete,
         "releases": len(ledger),
+        "released_epsilon": ledger.released_epsilon(delta),
         "purposes": _purposes(ledger, delta),
         "guarantee": ledger.guarantee(delta).to_json(),
     }
@@ -103,14 +104,16 @@ def account_document(ledger: Ledger, delta: float) -> dict[str, Any]:
 
 def show_account(ledger: Ledger, path: Path, delta: float) -> None:
     """Print what a ledger says."""
-    budget = ledger.header["budget"]
+    budget, stated, released = ledger.header["budget"], ledger.epsilon(delta), ledger.released_epsilon(delta)
+    less = released < stated * (1 - 1e-9)
     show_facts(
         "the ledger",
         {
             "file": str(path),
             "state": "complete" if ledger.complete else "not complete: the run is in progress, or was interrupted",
-            "releases": f"{len(ledger):,}",
-            "epsilon": f"{epsilon_text(ledger.epsilon(delta))} at delta {delta:g}",
+            "releases": f"{len(ledger):,} of {ledger.header['planned']['releases']:,} planned",
+            "epsilon": f"{epsilon_text(stated)} at delta {delta:g}",
+            **({"released so far": f"epsilon {epsilon_text(released)}, not a guarantee"} if less else {}),
             "budget": f"{budget['epsilon']} at delta {budget['delta']:g}",
         },
     )

@@ -8,6 +8,7 @@ its length, at most m radii.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from .._types import Vector
 from ..gradients import rounding_allowance
 from ..privacy import BoundedMean
-from ..privacy.release import POISSON
+from ..privacy.release import ADD_OR_REMOVE_ONE, POISSON
 from ..questions import Population, Question
 
 UNIT_OF_ROUNDING = 2.0**-53
@@ -33,8 +34,12 @@ def bounded(population: Population, question: Question, value: Vector | None, ro
         clip=float(question.radius),
         dimension=question.params.numel(),
     )
-    array = None if value is None else value.detach().cpu().numpy()
-    return BoundedMean(array, release, rounding, population.adjacency)
+    if value is None:
+        return BoundedMean(None, release, rounding, population.adjacency)
+    asked = hashlib.sha256()
+    for point in (question.params, question.previous):
+        asked.update(b"" if point is None else point.detach().cpu().contiguous().numpy().data)
+    return BoundedMean(value.detach().cpu().numpy(), release, rounding, population.adjacency, asked=asked.digest())
 
 
 def zero_mean(population: Population, question: Question) -> BoundedMean:
@@ -64,7 +69,16 @@ def combined_rounding(population: Population, question: Question) -> float:
     shown, count = population.release(question, question.round), len(population.sizes)
     total_weight = 1 / shown.rate if shown.sampling == POISSON else 1.0
     additions = 2 * (count + 1) * UNIT_OF_ROUNDING * total_weight / shown.sensitivity
-    return rounding_allowance(question.params.dtype) + additions
+    return sum_rounding(population, question) + additions
+
+
+def sum_rounding(population: Population, question: Question) -> float:
+    """Return the same for one exact sum of tiles of all records (``gradients/sums.py``), times a weight."""
+    if question.params is None:
+        return 0.0
+    change = 1.0 if population.adjacency == ADD_OR_REMOVE_ONE else 2.0
+    size, count = question.params.numel(), sum(population.sizes)
+    return rounding_allowance(question.params.dtype, dimension=size, count=count, change=change)
 
 
 def client_rounding(population: Population) -> float:

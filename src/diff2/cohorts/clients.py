@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._types import Loss
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, unusable
 from ..models.losses import cross_entropy
 
 
@@ -69,8 +70,10 @@ def as_groups(groups: Any, clients: Sequence[Client]) -> list[Tensor]:
                 f"groups[{p}] has shape {values.shape}, its client {client.size} records; give one group per record"
             )
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            raise InvalidArgument(f"groups[{p}] holds records without a group; give each record one")
-        numbers.append(torch.from_numpy(np.unique(values, return_inverse=True)[1].astype(np.int64)))
+            raise InvalidArgument("groups hold records without a group; give each record one")
+        # In the order of their first records: what a group is called does not move the others.
+        _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+        numbers.append(torch.from_numpy(np.argsort(np.argsort(first))[inverse].astype(np.int64)))
     return numbers
 
 
@@ -86,8 +89,8 @@ def _is_pair(value: Any) -> bool:
 def _as_client(name: str, pair: Any, loss: Loss, dtype: torch.dtype, device: torch.device) -> Client:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InvalidArgument(f"expected {name} to be a pair (inputs, targets), got {type(pair).__name__}")
-    inputs = _as_tensor(f"inputs of {name}", pair[0], dtype, device)
-    targets = _as_tensor(f"targets of {name}", pair[1], dtype, device)
+    argument = name.partition("[")[0]  # errors about values do not say whose they are
+    inputs, targets = (_as_tensor(argument, values, dtype, device) for values in pair)
     if inputs.dim() == 0 or targets.dim() == 0 or inputs.shape[0] == 0:
         raise InvalidArgument(f"{name} holds no record; leave the client out, or check how its data was read")
     if inputs.shape[0] != targets.shape[0]:
@@ -104,23 +107,21 @@ def _as_client(name: str, pair: Any, loss: Loss, dtype: torch.dtype, device: tor
     return Client(inputs, targets)
 
 
-def _as_tensor(name: str, values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _as_tensor(argument: str, values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
     if isinstance(values, np.ndarray) and not values.flags.writeable:
         values = values.copy()  # PyTorch cannot share memory that must not be written to
-    try:
+    tensor = None
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # these quote values
         tensor = torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidArgument(f"{name} cannot be made a tensor: {error}; give an array of numbers") from None
+    if tensor is None:
+        raise InvalidArgument(
+            f"{argument} cannot be made tensors; give each of inputs and targets as an array of numbers"
+        )
     tensor = tensor.detach().to(device)
     if tensor.dtype.is_floating_point:
-        bad = int((~torch.isfinite(tensor)).sum())
-        if bad:
-            raise InvalidArgument(
-                f"{name} hold NaN or infinite values; remove or fill them in at the client before training"
-            )
         tensor = tensor.to(dtype)
         if not torch.isfinite(tensor).all():
-            raise InvalidArgument(f"{name} hold values too large for {dtype}; scale them, or train in float64")
+            raise unusable(argument)
     return tensor.contiguous()

@@ -23,7 +23,7 @@ def drawn_rows(population: Population, client: int, question: Question, source: 
         return np.asarray(part_range(size, *batch.part))
     if batch.is_whole:
         return np.arange(size)
-    words = _words(source, size, "batch", question.round, question.step, client)
+    words = random_words(source, size, "batch", question.round, question.step, client)
     if batch.size is not None:
         clients = population.participants(question.round) if batch.clients is None else batch.clients
         count = population.batch_sizes(batch.size, clients)[clients.index(client)]
@@ -37,7 +37,7 @@ def asked_clients(population: Population, question: Question, source: NoiseSourc
         return question.batch.clients
     if population.client_order == "round_robin" or population.everyone:
         return population.participants(question.round)
-    words = _words(source, len(population.sizes), "clients", question.round, question.step)
+    words = random_words(source, len(population.sizes), "clients", question.round, question.step)
     return tuple(sorted(int(p) for p in np.argsort(words, kind="stable")[: population.clients_per_round]))
 
 
@@ -69,7 +69,8 @@ def by_group(records: Records, groups: Sequence[Tensor], offsets: np.ndarray) ->
     return parts
 
 
-def _words(source: NoiseSource | None, count: int, *label: object) -> np.ndarray:
+def random_words(source: NoiseSource | None, count: int, *label: object) -> np.ndarray:
+    """Return secret random whole numbers of 64 bits, the same for the same label."""
     return np.frombuffer(_source(source).bytes(8 * count, *label), dtype="<u8")
 
 

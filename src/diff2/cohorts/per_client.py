@@ -24,6 +24,7 @@ from ..questions import Population, Question
 from .bounds import combine, zero_mean
 from .clients import Client
 from .draws import asked_clients, by_group, clipped, drawn_masks, drawn_rows
+from .slots import in_slots
 
 
 class ClientSums:
@@ -45,8 +46,7 @@ class ClientSums:
         groups: Tensor | None = None,
     ):
         """Hold the records of client ``index``; ``source`` draws batches and masks and stays secret."""
-        weights = torch.ones(client.size, dtype=engine.flat.dtype, device=engine.flat.device)
-        self.records = Records(client.inputs, client.targets, weights)
+        self.records = in_slots(client, index, population, source, engine.flat.dtype)
         self._engine = engine
         self._index = index
         self._population = population
@@ -82,8 +82,9 @@ class ClientSums:
         self, question: Question, parts: Sequence[tuple[Records, FeatureCache | None]], masks: Masks | None
     ) -> Vector:
         value = torch.zeros(len(self._engine.flat), dtype=torch.float64, device=self._engine.flat.device)
+        count = sum(records.size for records, _ in parts)
         for records, cache in parts:
-            value += self._engine.clipped_sum(question, records, cache=cache, masks=masks)
+            value += self._engine.clipped_sum(question, records, cache=cache, masks=masks, count=count)
         return value
 
 

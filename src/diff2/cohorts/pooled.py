@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from .._types import Vector
-from ..gradients import Engine, Evaluation, FeatureCache, Masks, Records, rounding_allowance
+from ..gradients import Engine, Evaluation, FeatureCache, Masks, Records
 from ..privacy import BoundedMean, NoiseSource
 from ..questions import ALL, Population, Question
-from .bounds import bounded, client_rounding, zero_mean
+from .bounds import bounded, client_rounding, sum_rounding, zero_mean
 from .clients import Client
 from .draws import asked_clients, by_group, clipped, drawn_masks, drawn_rows
+from .slots import in_slots
 
 
 class _Part(NamedTuple):
@@ -47,20 +48,18 @@ class LocalCohort:
             stochastic: the model drops units at random.
             groups: for each client a number for each record; the records of one number are protected together.
         """
-        sizes = tuple(client.size for client in clients)
-        self._population = Population(sizes) if population is None else population
+        self._population = Population(tuple(client.size for client in clients)) if population is None else population
         self._engine = engine
         self._source = source
         self._stochastic = stochastic
+        own = [in_slots(client, p, self._population, source, engine.flat.dtype) for p, client in enumerate(clients)]
+        sizes, everyone = [records.size for records in own], tuple(range(len(own)))
         self._offsets = np.cumsum([0, *sizes])
-        everyone = tuple(range(len(sizes)))
         weights = self._population.weights(everyone)
         self._heaviest = max(weights)
-        self.records = Records(
-            _joined([client.inputs for client in clients]),
-            _joined([client.targets for client in clients]),
-            self._weights(sizes, [weight / self._heaviest for weight in weights]),
-        )
+        inputs, targets, self._present = (_joined(list(parts)) for parts in zip(*own, strict=True))
+        relative = self._weights(sizes, [weight / self._heaviest for weight in weights])
+        self.records = Records(inputs, targets, relative * self._present)
         whole = [self.records] if groups is None else by_group(self.records, groups, self._offsets)
         self._whole = [_Part(records, FeatureCache()) for records in whole]
         self._by_client = [_Part(self._of_client(p), FeatureCache()) for p in everyone]
@@ -77,8 +76,12 @@ class LocalCohort:
             value, rounding = self._mean_of_clients(question, masks), client_rounding(self._population)
         else:
             parts, heaviest = self._parts(question)
-            sums = [self._engine.clipped_sum(question, part.records, cache=part.cache, masks=masks) for part in parts]
-            value, rounding = self._added(sums).mul_(heaviest), rounding_allowance(self._engine.flat.dtype)
+            count = sum(part.records.size for part in parts)
+            sums = [
+                self._engine.clipped_sum(question, part.records, cache=part.cache, masks=masks, count=count)
+                for part in parts
+            ]
+            value, rounding = self._added(sums).mul_(heaviest), sum_rounding(self._population, question)
         return bounded(self._population, question, value, rounding)
 
     def exact_gradient(self, params: Vector) -> Vector:
@@ -108,7 +111,8 @@ class LocalCohort:
         records = Records(
             self.records.inputs[rows],
             self.records.targets[rows],
-            self._weights([len(part) for part in chosen], [weight / heaviest for weight in weights]),
+            self._weights([len(part) for part in chosen], [weight / heaviest for weight in weights])
+            * self._present[rows],
         )
         return ([_Part(records)] if len(rows) else []), heaviest
 

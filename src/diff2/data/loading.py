@@ -48,6 +48,8 @@ def load_clients(settings: DataSettings, *, strict: bool = False, pending: bool 
         raise InvalidArgument(
             "scale='private' spends a share of one run's budget, so it is for 'diff2 train'; here, give bounds"
         )
+    if getattr(settings, "missing", None):
+        raise InvalidArgument("missing is for tables at sites; here a missing value is an error, so leave it out")
     if isinstance(settings, BuiltinSettings):
         return _load_builtin(settings)
     if isinstance(settings, DatasetSettings):

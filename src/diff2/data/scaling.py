@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     import pandas
 
 
+PUBLIC, PRIVATE = "public bounds", "public bounds, then a private release of mean and deviation"
+AS_IT_IS, FROM_DATA = "used as it is", "read off the data, a leak"
+
+
 @dataclass(frozen=True)
 class Scaling:
-    """One column: clip to [low, high] where there are bounds, then subtract ``offset`` and divide by ``scale``.
+    """What a column means: clip to [low, high] where there are bounds, then subtract ``offset``, divide by ``scale``.
 
     >>> age = Scaling.of_input((0.0, 100.0))
     >>> age.encode(np.array([-5.0, 0.0, 50.0, 100.0, 120.0]))
@@ -39,18 +43,27 @@ class Scaling:
     scale: float = 1.0
     low: float | None = None
     high: float | None = None
+    missing: float | None = None  # what sites use for a missing value; None: the middle of the bounds, or 0
+    unit: str = ""  # of measurement, for whoever approves the run
+
+    def __post_init__(self) -> None:
+        given = [value for value in (self.offset, self.scale, self.low, self.high, self.missing) if value is not None]
+        if not all(isinstance(value, int | float) and math.isfinite(value) for value in given) or not self.scale > 0:
+            raise InvalidArgument(f"expected finite numbers and scale > 0, got {self}")
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            raise InvalidArgument(f"expected low < high, got {self}")
 
     @classmethod
-    def of_input(cls, bounds: tuple[float, float]) -> Scaling:
+    def of_input(cls, bounds: tuple[float, float], missing: float | None = None, unit: str = "") -> Scaling:
         """[low, high] to [-1, 1]."""
         low, high = bounds
-        return cls(offset=low / 2 + high / 2, scale=high / 2 - low / 2, low=low, high=high)
+        return cls(low / 2 + high / 2, high / 2 - low / 2, low, high, missing, unit)
 
     @classmethod
-    def of_target(cls, bounds: tuple[float, float]) -> Scaling:
+    def of_target(cls, bounds: tuple[float, float], missing: float | None = None, unit: str = "") -> Scaling:
         """[low, high] into [-1, 1], with zero at zero."""
         low, high = bounds
-        return cls(scale=max(abs(low), abs(high)), low=low, high=high)
+        return cls(0.0, max(abs(low), abs(high)), low, high, missing, unit)
 
     @classmethod
     def of_data(cls, values: np.ndarray) -> Scaling:
@@ -59,6 +72,18 @@ class Scaling:
         if not math.isfinite(deviation):
             return cls()  # values near the largest float; the check for the tensor's type will refuse them
         return cls(offset=float(values.mean()), scale=deviation if deviation > 0 else 1.0)
+
+    @property
+    def bounds(self) -> list[float | None] | None:
+        """To which values are clipped; None: to none."""
+        return None if self.low is None and self.high is None else [self.low, self.high]
+
+    @property
+    def source(self) -> str:
+        """Where the numbers come from: only the data's own mean, deviation or maximum scale without bounds."""
+        if self.bounds is not None:
+            return PUBLIC
+        return AS_IT_IS if (self.offset, self.scale) == (0.0, 1.0) else FROM_DATA
 
     def encode(self, values: np.ndarray) -> np.ndarray:
         """Return what the model is trained on."""
@@ -127,7 +152,7 @@ class Encoding:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
-            "inputs": {name: asdict(scaling) for name, scaling in self.inputs.items()},
+            "inputs": [{"column": name, **asdict(scaling)} for name, scaling in self.inputs.items()],
             "target": self.target,
             "target_scaling": None if self.target_scaling is None else asdict(self.target_scaling),
             "classes": None if self.classes is None else list(self.classes),
@@ -137,12 +162,42 @@ class Encoding:
     def from_json(cls, fields: Mapping[str, Any]) -> Encoding:
         """Return what :meth:`to_json` described, for example ``result.json``'s ``"encoding"``."""
         target = fields["target_scaling"]
+        names = [str(scaling["column"]) for scaling in fields["inputs"]]
+        if len({*names, fields["target"]}) <= len(names):
+            raise InvalidArgument("expected the inputs and the target to be different columns")
         return cls(
-            {name: Scaling(**scaling) for name, scaling in fields["inputs"].items()},
-            fields["target"],
+            {
+                name: Scaling(**{key: value for key, value in scaling.items() if key != "column"})
+                for name, scaling in zip(names, fields["inputs"], strict=True)
+            },
+            str(fields["target"]),
             None if target is None else Scaling(**target),
             None if fields["classes"] is None else tuple(fields["classes"]),
         )
+
+
+def described_columns(encoding: Encoding, leaks: Sequence[str] = (), private: Sequence[int] = ()) -> dict[str, Any]:
+    """Say for the ledger what each column is, within which bounds, and where these come from.
+
+    Args:
+        leaks: what was taken from the data, as :func:`choose_encoding` says it.
+        private: numbers of the inputs whose mean and deviation are released with noise.
+
+    >>> described_columns(Encoding({"age": Scaling.of_input((0.0, 100.0))}, "cost", Scaling(scale=9.0), None))["cost"]
+    {'role': 'target', 'bounds': None, 'source': 'read off the data, a leak'}
+    """
+    found = {
+        name: {"role": "input", "bounds": scaling.bounds, "source": PRIVATE if j in private else scaling.source}
+        for j, (name, scaling) in enumerate(encoding.inputs.items())
+    }
+    if encoding.classes is None:
+        scaling = encoding.target_scaling or Scaling()
+        target = {"role": "target", "bounds": scaling.bounds, "source": scaling.source}
+    else:
+        leaked = _classes_leak(encoding.target) in leaks
+        classes = None if leaked else list(encoding.classes)
+        target = {"role": "target", "classes": classes, "source": FROM_DATA if leaked else "public list of classes"}
+    return {**found, encoding.target: target}
 
 
 def choose_encoding(
@@ -160,8 +215,8 @@ def choose_encoding(
     """
     names = input_columns(settings, tables)
     regression, leaks = settings.task == "regression", []
-    scalings = {name: Scaling.of_input(settings.bounds[name]) for name in names if name in settings.bounds}
-    target = Scaling.of_target(settings.bounds[settings.target]) if settings.target in settings.bounds else Scaling()
+    scalings = {name: Scaling.of_input(*settings.meaning(name)) for name in names if name in settings.bounds}
+    target = Scaling.of_target(*settings.meaning(settings.target)) if settings.target in settings.bounds else Scaling()
     if settings.target_scale == "max":
         values = np.concatenate([numbers(table, settings.target) for table in (*tables, *held)])
         target = Scaling(scale=float(np.abs(values).max()) or 1.0)
@@ -180,7 +235,7 @@ def choose_encoding(
     classes = settings.classes
     if not regression and classes is None:
         classes = _found_classes(settings.target, (*tables, *held))
-        leaks.append(f"the list of classes of {settings.target!r} taken from the data")
+        leaks.append(_classes_leak(settings.target))
     for name in leaks:
         leak(f"{name}: values that depend on the records leave without noise.", strict=strict, stacklevel=4)
     inputs = {name: scalings.get(name, Scaling()) for name in names}
@@ -204,6 +259,10 @@ def private_ranges(settings: TableSettings, names: Sequence[str]) -> dict[str, t
         return dict(given)
     limit = float(given or 0.0)
     return dict.fromkeys(wanted, (-limit, limit))
+
+
+def _classes_leak(target: str) -> str:
+    return f"the list of classes of {target!r} taken from the data"
 
 
 def _found_classes(target: str, tables: Sequence[ClientTable]) -> tuple[Any, ...]:

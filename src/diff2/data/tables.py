@@ -45,6 +45,8 @@ class TableSettings:
         columns: the inputs, in order; by default all columns but target, client and group column and ``drop``.
         drop: columns to leave out.
         bounds: public range [low, high] of a column.
+        missing: what sites use where a column holds no number; by default the middle of its bounds.
+        units: of measurement, by column, for whoever approves the run at a site.
         scale: ``"none"`` uses columns without bounds as they are; ``"data"`` standardises them by their own mean and
             deviation (of the records trained on), which leaks; ``"private"`` by a mean and deviation released with
             noise, for a share of the budget.
@@ -71,6 +73,8 @@ class TableSettings:
     columns: tuple[str, ...] | None = None
     drop: tuple[str, ...] = ()
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    missing: Mapping[str, float] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
     scale: str = "none"
     unscaled: tuple[str, ...] = ()
     scale_bounds: float | Mapping[str, tuple[float, float]] | None = None
@@ -106,6 +110,10 @@ class TableSettings:
     def dealt(self) -> Partition | None:
         """How the records of one file are dealt to clients."""
         return self.partition if self.clients is None else Equal(self.clients)
+
+    def meaning(self, name: str) -> tuple[tuple[float, float], float | None, str]:
+        """Return bounds, stand-in for missing values and unit of a column."""
+        return self.bounds[name], self.missing.get(name), self.units.get(name, "")
 
     def _check_files(self) -> None:
         if bool(self.files) == (self.file is not None):
@@ -152,7 +160,10 @@ class TableSettings:
                 f"client_column and group_column are both {self.group_column!r}; to protect whole clients, leave "
                 "group_column out and set unit = 'client' in [privacy]"
             )
-
+        for key in ("missing", "units"):
+            for name in getattr(self, key):
+                if name not in self.bounds:
+                    raise InvalidArgument(f"{key} names {name!r}, which has no bounds{nearest(name, self.bounds)}")
         for name in self.unscaled:
             if name in self.bounds or name == self.target:
                 raise InvalidArgument(f"unscaled names {name!r}, which is the target or has bounds; leave it out")

@@ -1,7 +1,7 @@
 """The agreement: everything about a run except the records, in plain values.
 
-The server sends it. Every site reads it with the same checks as a run file, compares it with its own policy, and from
-then on answers only the questions that belong to it.
+The server sends it. Every site reads it with the same checks as a run file, answers only if somebody there approved
+exactly this agreement (``site/approval.py``), and from then on answers only the questions that belong to it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._fields import convert, from_table
 from .._files import plain
+from .._validate import at_least
 from ..algorithms import ALGORITHMS, Algorithm
+from ..algorithms.named import named, without_none
 from ..data import Encoding
 from ..errors import InvalidArgument
 from ..gradients import Engine, Shapes, build_engine
@@ -25,12 +28,12 @@ from ..models.mlp import mlp
 from ..planning import Plan, plan
 from ..privacy.trust import Trust
 from ..questions import Protection
-from ..runfile.fields import convert, from_table
-from ..runfile.reader import ModelSettings, PrivacySettings, RunSettings, named, portable, protection_of
+from ..runfile.reader import ModelSettings, PrivacySettings, RunSettings, portable, protection_of
 
-FORMAT = 3
+FORMAT = 4
 SERVER = Trust()
 TABLES = ("algorithm", "model", "privacy", "run", "trust")
+OTHERS = ("encoding", "sites", "minimum_sites", "group_column", "leaks")
 
 
 @dataclass(frozen=True)
@@ -41,19 +44,32 @@ class Agreement:
     model: ModelSettings
     privacy: PrivacySettings
     run: RunSettings
-    encoding: Encoding  # columns, their public ranges, classes
+    encoding: Encoding  # what the columns mean: public ranges, units, classes, what stands in for a missing value
+    sites: tuple[str, ...]  # who may take part, in the order of the clients
     group_column: str | None = None  # holds the group of each record, where groups are protected
     leaks: tuple[str, ...] = ()  # what was computed from records without noise, if anything
     trust: Trust = SERVER
+    minimum_sites: int | None = None  # the run starts with at least this many sites and keeps to those; None: with all
 
     def __post_init__(self) -> None:
         if self.run.metrics_every is not None:
             raise InvalidArgument("metrics_every computes exact values from all records; at sites that is not possible")
+        if self.run.sign_with is not None:
+            raise InvalidArgument("sign_with signs what 'diff2 train' writes; leave it out of a run at sites")
+        if not self.sites or len(set(self.sites)) < len(self.sites):
+            raise InvalidArgument(f"expected sites to be different names, got {list(self.sites)!r}")
+        if self.minimum_sites is not None:
+            at_least("minimum_sites", self.minimum_sites, 1)
 
     @property
     def protection(self) -> Protection:
         """What is protected, and how it is accounted for."""
         return protection_of(self.privacy, self.run, grouped=self.grouped)
+
+    @property
+    def required_sites(self) -> int:
+        """How many sites the run needs."""
+        return len(self.sites) if self.minimum_sites is None else self.minimum_sites
 
     @property
     def grouped(self) -> bool:
@@ -98,6 +114,8 @@ class Agreement:
             "privacy": plain(asdict(self.privacy)),
             "run": plain(asdict(self.run)),
             "encoding": self.encoding.to_json(),
+            "sites": list(self.sites),
+            "minimum_sites": self.minimum_sites,
             "group_column": self.group_column,
             "leaks": list(self.leaks),
             "trust": asdict(self.trust),
@@ -105,7 +123,7 @@ class Agreement:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 by which the parties check that they hold the same agreement."""
+        """The SHA-256 that a site approves: of everything that decides what leaves it, except its records."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
 
@@ -113,7 +131,7 @@ def read_agreement(fields: Any) -> Agreement:
     """Read what :meth:`Agreement.to_json` wrote; unknown names and keys are refused, and nothing is imported."""
     if not isinstance(fields, Mapping) or fields.get("format") != FORMAT:
         raise InvalidArgument("the agreement is from another version of diff2; all parties need the same version")
-    missing = sorted({*TABLES, "encoding", "group_column", "leaks"} - set(fields))
+    missing = sorted({*TABLES, *OTHERS} - set(fields))
     if missing:
         raise InvalidArgument(f"the agreement lacks {missing}")
     tables = {name: _table(name, fields[name]) for name in TABLES}
@@ -133,6 +151,8 @@ def read_agreement(fields: Any) -> Agreement:
         privacy=from_table(PrivacySettings, "privacy", tables["privacy"]),
         run=from_table(RunSettings, "run", tables["run"]),
         encoding=encoding,
+        sites=convert("sites", fields["sites"], tuple[str, ...]),
+        minimum_sites=convert("minimum_sites", fields["minimum_sites"], int) if fields["minimum_sites"] else None,
         group_column=group,
         leaks=convert("leaks", fields["leaks"], tuple[str, ...]),
         trust=from_table(Trust, "trust", tables["trust"]),
@@ -142,16 +162,7 @@ def read_agreement(fields: Any) -> Agreement:
 def _table(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidArgument(f"expected [{name}] of the agreement to be a table")
-    return _without_none(value)
-
-
-def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table without null values; TOML has none either."""
-    return {
-        key: _without_none(value) if isinstance(value, Mapping) else value
-        for key, value in table.items()
-        if value is not None
-    }
+    return without_none(value)
 
 
 def _refuse_foreign_code(table: Mapping[str, Any]) -> None:

@@ -25,5 +25,14 @@ class BadMessage(FederationError):
     """Bytes that are not a message of this version."""
 
 
+class CannotWrite(FederationError):
+    """A file of a run, or of a site, cannot be written, say because the disk is full."""
+
+    @classmethod
+    def of(cls, what: str, error: OSError) -> CannotWrite:
+        """Return the error for ``what``; it names no path."""
+        return cls(f"it cannot write {what} ({error.strerror or type(error).__name__})")
+
+
 class Refusal(FederationError):
     """Raised at a site to decline a request. The message goes to both sides and names no record."""

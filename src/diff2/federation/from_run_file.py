@@ -18,11 +18,12 @@ import numpy as np
 from ..data import EncodedClients, Encoding, TableSettings, load_clients
 from ..data.scaling import Scaling
 from ..errors import InvalidArgument
-from ..privacy.trust import Trust
 from ..runfile.reader import AT_SITES, FederationSettings, RunFile
 from .agreement import Agreement
 from .sealed.keys import SiteKeys
 from .server.job import JobSpec
+from .site.approval import approve
+from .site.policy import read_site_file
 
 KEYS = "sites.keys"  # of sealed runs, for all sites
 
@@ -37,13 +38,13 @@ def job_from_run_file(
         sites: that folder; without it, the clients of ``[data]`` are written to one in ``directory``.
         seed: overrides the file's.
     """
-    run = run if seed is None else replace(run, run=replace(run.run, seed=seed))
+    run = _seeded(run, seed)
     federation = run.federation or FederationSettings()
     if sites is not None or has_data_at_sites(run):
         if sites is None:
             raise InvalidArgument("[data] names no tables; say where the sites' folders are: --sites DIR")
-        names, agreement = federation.sites, public_agreement(run)
-        for name in names:
+        agreement = public_agreement(run)
+        for name in agreement.sites:
             if not (sites / name / "site.toml").is_file():
                 raise InvalidArgument(f"no site file at {sites / name / 'site.toml'}; every site needs one")
     else:
@@ -51,23 +52,27 @@ def job_from_run_file(
         names = federation.sites or site_names(tables.names)
         if len(names) != len(tables.clients):
             raise InvalidArgument(f"[federation] lists {len(names)} sites, [data] has {len(tables.clients)} clients")
-        agreement, sites = _agreement(run, tables.encoding, tables.leaks), directory / "sites"
-        _write_sites(tables, names, sites, agreement)
-    require_sites(names)
-    return JobSpec(agreement, names, directory.resolve(), federation.timeout, federation.minimum_sites), sites
+        agreement, sites = _agreement(run, tables.encoding, tables.leaks, names), directory / "sites"
+        _write_sites(tables, sites, agreement, run.privacy.public_sizes)
+    return JobSpec(agreement, directory.resolve(), federation.timeout), sites
 
 
-def require_sites(names: Sequence[str]) -> None:
-    """Refuse a run file that lists no sites."""
-    if not names:
-        raise InvalidArgument("[federation] needs the key 'sites'; add a line: sites = [...]")
+def agreement_of(run: RunFile, seed: int | None = None) -> Agreement:
+    """Return the agreement of a run whose tables are at its sites, for a site to approve.
+
+    Args:
+        seed: overrides the file's.
+    """
+    return public_agreement(_seeded(run, seed))
 
 
 def public_agreement(run: RunFile) -> Agreement:
     """Return the agreement that a run file describes without any record."""
     if not isinstance(run.data, TableSettings):
         raise InvalidArgument(f"{run.path}: [data] must describe the columns of the sites' tables")
-    return _agreement(run, public_encoding(run.data), ())
+    if run.federation is None or not run.federation.sites:
+        raise InvalidArgument("[federation] needs the key 'sites'; add a line: sites = [...]")
+    return _agreement(run, public_encoding(run.data), (), run.federation.sites)
 
 
 def has_data_at_sites(run: RunFile) -> bool:
@@ -87,11 +92,16 @@ def public_encoding(data: TableSettings) -> Encoding:
         raise InvalidArgument("[data] needs the key 'classes': they must be listed where tables are at sites")
     if data.holdout is not None:
         raise InvalidArgument("[data] holdout is not possible at sites; leave it out")
-    inputs = {
-        name: Scaling.of_input(data.bounds[name]) if name in data.bounds else Scaling() for name in data.columns
-    }  # fmt: skip
-    target = Scaling.of_target(data.bounds[data.target]) if data.target in data.bounds else Scaling()
-    return Encoding(inputs, data.target, target if data.task == "regression" else None, data.classes)
+    regression = data.task == "regression"
+    for name in (*data.columns, *([data.target] if regression else [])):
+        if name not in data.bounds:
+            raise InvalidArgument(
+                f"[data] bounds need the public range of {name!r}: at sites whatever is outside of it is clamped, "
+                f"for example bounds = {{ {name} = [0, 100] }}"
+            )
+    inputs = {name: Scaling.of_input(*data.meaning(name)) for name in data.columns}
+    target = Scaling.of_target(*data.meaning(data.target)) if regression else None
+    return Encoding(inputs, data.target, target, data.classes)
 
 
 def site_names(clients: Sequence[str]) -> tuple[str, ...]:
@@ -105,21 +115,30 @@ def site_names(clients: Sequence[str]) -> tuple[str, ...]:
     return names if usable else tuple(f"site-{i}" for i in range(1, len(clients) + 1))
 
 
-def _agreement(run: RunFile, encoding: Encoding, leaks: tuple[str, ...]) -> Agreement:
-    group = getattr(run.data, "group_column", None)
-    trust = Trust() if run.federation is None else run.federation.who
-    return Agreement(run.algorithm, run.model, run.privacy, run.run, encoding, group, leaks, trust)
+def _seeded(run: RunFile, seed: int | None) -> RunFile:
+    return run if seed is None else replace(run, run=replace(run.run, seed=seed))
 
 
-def _write_sites(tables: EncodedClients, names: Sequence[str], folder: Path, agreement: Agreement) -> None:
-    """Write one folder per client, with its records and a site.toml; leave existing ones as they are."""
+def _agreement(run: RunFile, encoding: Encoding, leaks: tuple[str, ...], sites: tuple[str, ...]) -> Agreement:
+    group, federation = getattr(run.data, "group_column", None), run.federation or FederationSettings()
+    privacy = replace(run.privacy, public_sizes=None)  # every site states its own, as reported_size
+    return Agreement(
+        run.algorithm, run.model, privacy, run.run, encoding, sites, group, leaks, federation.who,
+        federation.minimum_sites,
+    )  # fmt: skip
+
+
+def _write_sites(
+    tables: EncodedClients, folder: Path, agreement: Agreement, public_sizes: int | Sequence[int] | None
+) -> None:
+    """Write one folder per client: records, a site.toml, the approval of this run; leave existing ones as they are."""
     private = agreement.run.seed is None and agreement.privacy.budget.private
     epsilon = repr(agreement.privacy.epsilon) if private else "inf"
     keys = f'\n[site]\nkeys = "../{KEYS}"\n' if agreement.trust.sealed else ""
     folder.mkdir(parents=True, exist_ok=True)
     if keys and not (folder / KEYS).exists():
         SiteKeys.generate().save(folder / KEYS)
-    for p, name in enumerate(names):
+    for p, name in enumerate(agreement.sites):
         path = folder / name / "site.toml"
         if path.exists():
             continue
@@ -130,4 +149,8 @@ def _write_sites(tables: EncodedClients, names: Sequence[str], folder: Path, agr
             arrays["groups"] = np.asarray(tables.groups[p])
         np.savez(path.with_name("records.npz"), **arrays)
         policy = f"epsilon = {epsilon}\ndelta = {agreement.privacy.delta!r}\n"
+        if public_sizes is not None:
+            size = public_sizes if isinstance(public_sizes, int) else public_sizes[p]
+            policy += f"reported_size = {size}\n"
         path.write_text(f'[data]\nfile = "records.npz"\n\n[policy]\n{policy}{keys}', encoding="utf-8")
+        approve(read_site_file(path).directory, agreement)

@@ -9,15 +9,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from .asking import Ask
 from .columns import Column, often_missing, uniform_column
-from .preparation import Preparation, Projections, whitening_of
 from .linear import LinearModel
-from .second_moment import as_matrix, noise_norm
-from .statistics import FREE, ClassShares, ClippedDescent, ColumnHistograms, Design, Gram, Residuals, WhiteningMoment
+from .preparation import Preparation, Projections, whitening_of
+from .second_moment import ROOT, as_matrix, noise_norm
+from .statistics import (
+    CONSTANT,
+    FREE,
+    ClassShares,
+    ClippedDescent,
+    ColumnHistograms,
+    Design,
+    Gram,
+    Residuals,
+    WhiteningMoment,
+)
 
 SHARES = {"target": 0.01, "histogram": 0.05, "whitening": 0.05, "gram": 0.20}
 MAX_ROUNDS = 32
@@ -34,85 +45,127 @@ def fit_classification(
     classes: int,
     rng: np.random.Generator,
 ) -> LinearModel:
-    """Fit by releases that cost ``mu`` together; ``weight`` is that of the heaviest record."""
-    left = 1.0
+    """Fit by releases that cost ``mu`` together; ``weight`` is that of the heaviest unit."""
     answer = ask(ClassShares(classes), mu * math.sqrt(SHARES["target"]))
-    left -= SHARES["target"]
     prior = np.maximum(answer.value, max(answer.noise_std, weight))
     prior /= prior.sum()
-    numeric = len(bounds)
-    if numeric:
-        edges = tuple(class_edges(low, high) for low, high in bounds)
-        std = math.sqrt(2 * numeric) * weight / (mu * math.sqrt(SHARES["histogram"]))
-        if std <= 0.1:
-            answer = ask(ColumnHistograms(edges), mu * math.sqrt(SHARES["histogram"]))
-            left -= SHARES["histogram"]
-            splits = np.cumsum([len(one) - 1 for one in edges])[:-1]
-            parts = np.split(answer.value, splits)
-            columns = tuple(score_column(one, part) for one, part in zip(edges, parts, strict=True))
-            nullable = tuple(j for j in preparation.nullable if often_missing(parts[j], answer.noise_std))
-            preparation = replace(preparation, columns=columns, nullable=nullable, whiten_scores=True)
-        else:
-            columns = tuple(uniform_column(low, high) for low, high in bounds)
-            preparation = replace(preparation, columns=columns, nullable=())
-        std = math.sqrt(2) * 3 * numeric * weight / (mu * math.sqrt(SHARES["whitening"]))
-        if math.sqrt(2 * numeric) * std <= 3:
-            moment = ask(WhiteningMoment(preparation), mu * math.sqrt(SHARES["whitening"]))
-            left -= SHARES["whitening"]
-            preparation = replace(preparation, whitening=whitening_of(as_matrix(moment.value), moment.noise_std))
-    p, width, features = preparation.original, preparation.width, feature_count(mu / weight)
-    omega = rng.standard_normal((width, features)) / (p / 3)
-    phases = rng.uniform(0, 2 * math.pi, features)
-    level = np.exp(-np.sum(omega**2, axis=0) * p / (2 * max(1, width))) * np.cos(phases)
-    projections = Projections(omega, np.zeros((numeric, features)), phases, level)
-    preparation = replace(preparation, projections=projections)
-    design = Design(preparation, FREE / math.sqrt(2 * p), FREE / math.sqrt(max(1, features)))
+    preparation, spent = _prepared(ask, mu, weight, preparation, bounds)
+    features = feature_count(mu / weight)
+    preparation = replace(preparation, projections=_projections(preparation, features, rng))
+    design = Design(preparation, FREE / math.sqrt(2 * preparation.original), FREE / math.sqrt(max(1, features)))
     gram = ask(Gram(design), mu * math.sqrt(SHARES["gram"]))
-    left -= SHARES["gram"]
-    moment = as_matrix(gram.value)
-    d, s = len(moment) - 1, gram.noise_std / 0.75
-    mean = 2 * moment[0, 1:] / math.sqrt(0.75)
-    f = max(0.0, 1 - 1.5 * d * s**2 / max(float(mean @ mean), 1e-300))
-    centred = moment[1:, 1:] / 0.75 - (2 * f - f**2) * np.outer(mean, mean)
-    ridge = noise_norm(d, s)
-    values, vectors = np.linalg.eigh(centred)
-    values = np.maximum(values - ridge, 0.0)
-    rest = max(float(np.trace(centred)) - float(values.sum()), 0.0)
-    budget = left * mu**2
-
-    def effective(ridge: float) -> float:
-        return float(np.sum(values / (values + ridge))) + rest / ridge
-
-    def allowed(ridge: float) -> int:
-        return int(0.2 * budget / (4.84 * (effective(ridge) + 1) ** 2 * weight**2 * (classes - 1)))
-
-    while allowed(ridge) < 8 and ridge <= 1:
-        ridge *= 1.3
-    rounds = int(np.clip(allowed(ridge), 1, MAX_ROUNDS))
-    largest = float(values.max() / (values.max() + ridge)) or 1.0
-    dimension = effective(ridge) / largest + 1
-    # Of the loss where all records are predicted by the prior; many classes of like size curve it less.
-    curvature = float(np.linalg.eigvalsh(np.diag(prior) - np.outer(prior, prior))[-1])
-    eta = float(np.clip(1 / curvature, 2.0, math.sqrt(2 * classes)))
-    r0 = math.sqrt(max(1 - float(prior @ prior), 1e-12))
-    most = math.sqrt(budget) / (2 * r0 * weight * dimension) * eta / 2
-    if eta * rounds > most:
-        rounds = max(min(4, rounds), math.ceil(most / eta))
-        eta = most / rounds
-    matrix = np.zeros((d + 1, d + 1))
-    matrix[0, 0] = 2.0  # the constant is one half
-    matrix[1:, 1:] = vectors / np.sqrt((values + ridge) * largest) / math.sqrt(0.75)
-    design = replace(design, matrix=matrix, centre=f * mean * math.sqrt(0.75))
-    radius = public_radius(prior) * math.sqrt(dimension)
-    theta, offset = np.zeros((d + 1, classes)), np.log(prior)
-    mean_theta = np.zeros_like(theta)
+    centred = Centred.of(as_matrix(gram.value), gram.noise_std)
+    left = (1 - SHARES["target"] - spent - SHARES["gram"]) * mu**2
+    while centred.rounds(left, weight, classes) < 8 and centred.ridge <= FREE**2:
+        centred = centred._replace(ridge=centred.ridge * 1.3)
+    rounds, step = _pace(centred, prior, left, weight)
+    design = replace(design, matrix=centred.matrix, centre=centred.mean)
+    radius = public_radius(prior) * math.sqrt(centred.dimension)
+    theta, offset = np.zeros((len(centred.matrix), classes)), np.log(prior)
+    total = np.zeros_like(theta)
     for round in range(rounds):
         residuals = Residuals(design, theta, offset)
-        step = ask(ClippedDescent(residuals, radius), math.sqrt(budget / rounds)).value.reshape(theta.shape)
-        theta = theta + eta * (step - step.mean(axis=1, keepdims=True))
+        direction = ask(ClippedDescent(residuals, radius), math.sqrt(left / rounds)).value.reshape(theta.shape)
+        theta = theta + step * (direction - direction.mean(axis=1, keepdims=True))
         if round >= rounds // 2:
-            mean_theta += theta / (rounds - rounds // 2)
-    return LinearModel(design, mean_theta, offset)
+            total += theta / (rounds - rounds // 2)
+    return LinearModel(design, total, offset)
+
+
+def _prepared(
+    ask: Ask, mu: float, weight: float, preparation: Preparation, bounds: np.ndarray
+) -> tuple[Preparation, float]:
+    """Return the preparation with columns and whitening from releases, and their share of the budget."""
+    numeric, spent = len(bounds), 0.0
+    if not numeric:
+        return preparation, spent
+    if math.sqrt(2 * numeric) * weight / (mu * math.sqrt(SHARES["histogram"])) <= 0.1:
+        edges = tuple(class_edges(low, high) for low, high in bounds)
+        answer = ask(ColumnHistograms(edges), mu * math.sqrt(SHARES["histogram"]))
+        spent += SHARES["histogram"]
+        parts = np.split(answer.value, np.cumsum([len(one) - 1 for one in edges])[:-1])
+        columns = tuple(score_column(one, part) for one, part in zip(edges, parts, strict=True))
+        nullable = tuple(j for j in preparation.nullable if often_missing(parts[j], answer.noise_std))
+        preparation = replace(preparation, columns=columns, nullable=nullable, whiten_scores=True)
+    else:
+        columns = tuple(uniform_column(low, high) for low, high in bounds)
+        preparation = replace(preparation, columns=columns, nullable=())
+    if noise_norm(numeric, ROOT * 3 * numeric * weight / (mu * math.sqrt(SHARES["whitening"]))) <= 3:
+        moment = ask(WhiteningMoment(preparation), mu * math.sqrt(SHARES["whitening"]))
+        spent += SHARES["whitening"]
+        preparation = replace(preparation, whitening=whitening_of(as_matrix(moment.value), moment.noise_std))
+    return preparation, spent
+
+
+def _projections(preparation: Preparation, features: int, rng: np.random.Generator) -> Projections:
+    """Draw public directions; their cosines less what they are on average where inputs are normal."""
+    p, width = preparation.original, preparation.width
+    inputs = rng.standard_normal((width, features)) / (p / 3)
+    phases = rng.uniform(0, 2 * math.pi, features)
+    level = np.exp(-np.sum(inputs**2, axis=0) * p / (2 * max(1, width))) * np.cos(phases)
+    return Projections(inputs, np.zeros((len(preparation.columns), features)), phases, level)
+
+
+class Centred(NamedTuple):
+    """A second moment of features about their mean, with eigenvalues less the noise, and a ridge."""
+
+    values: np.ndarray
+    vectors: np.ndarray
+    rest: float  # the trace that is in no eigenvalue
+    mean: np.ndarray  # drawn towards zero by its noise
+    ridge: float
+
+    @classmethod
+    def of(cls, moment: np.ndarray, noise_std: float) -> Centred:
+        """Take off the mean, which the constant feature shows in the first row."""
+        mean = moment[0, 1:] / CONSTANT  # off the diagonal the noise has half the variance
+        kept = max(0.0, 1 - 2 * len(mean) * noise_std**2 / max(float(mean @ mean), 1e-300))
+        centred = moment[1:, 1:] - (2 * kept - kept**2) * np.outer(mean, mean)
+        ridge = noise_norm(len(mean), noise_std)
+        values, vectors = np.linalg.eigh(centred)
+        values = np.maximum(values - ridge, 0.0)
+        return cls(values, vectors, max(float(np.trace(centred) - values.sum()), 0.0), kept * mean, ridge)
+
+    @property
+    def largest(self) -> float:
+        """The largest eigenvalue after division by itself and the ridge."""
+        return float(self.values.max() / (self.values.max() + self.ridge)) or 1.0
+
+    @property
+    def effective(self) -> float:
+        """How many directions count, those that noise hides among them."""
+        return float(np.sum(self.values / (self.values + self.ridge))) + self.rest / self.ridge
+
+    @property
+    def dimension(self) -> float:
+        """The mean squared length of the model's features, about."""
+        return self.effective / self.largest + 1
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """What makes the constant one, and the other features uncorrelated and at most of variance one."""
+        matrix = np.zeros((len(self.values) + 1, len(self.values) + 1))
+        matrix[0, 0] = 1 / CONSTANT
+        matrix[1:, 1:] = self.vectors / np.sqrt((self.values + self.ridge) * self.largest)
+        return matrix
+
+    def rounds(self, left: float, weight: float, classes: int) -> int:
+        """Return how many rounds the noise allows."""
+        return int(0.2 * left / (4.84 * (self.effective + 1) ** 2 * weight**2 * (classes - 1)))
+
+
+def _pace(centred: Centred, prior: np.ndarray, left: float, weight: float) -> tuple[int, float]:
+    """Return the number of rounds and the step."""
+    rounds = int(np.clip(centred.rounds(left, weight, len(prior)), 1, MAX_ROUNDS))
+    # Of the loss where all records are predicted by the prior; many classes of like size curve it less.
+    curvature = float(np.linalg.eigvalsh(np.diag(prior) - np.outer(prior, prior))[-1])
+    step = float(np.clip(1 / curvature, 2.0, math.sqrt(2 * len(prior))))
+    spread = math.sqrt(max(1 - float(prior @ prior), 1e-12))
+    most = math.sqrt(left) / (2 * spread * weight * centred.dimension) * step / 2  # of rounds times step
+    if step * rounds > most:
+        rounds = max(min(4, rounds), math.ceil(most / step))
+        step = most / rounds
+    return rounds, step
 
 
 def feature_count(signal: float) -> int:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-
 from scipy.special import ndtri
 
 LINEAR_BINS = 64
@@ -113,6 +112,4 @@ def uniform_column(low: float, high: float) -> Column:
     """Return a column of which nothing but its bounds is known."""
     edges = np.array([low, high])
     deviation = (high - low) / math.sqrt(12)
-    return Column(
-        edges, np.array([0.0, 1.0]), np.zeros(1, bool), (low + high) / 2, deviation, 0.0, 1.0, False
-    )
+    return Column(edges, np.array([0.0, 1.0]), np.zeros(1, bool), (low + high) / 2, deviation, 0.0, 1.0, False)

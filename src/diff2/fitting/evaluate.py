@@ -22,16 +22,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InvalidArgument
-from ..privacy import Budget, Guarantee, Ledger, Mechanism, NoiseSource
-from ..privacy.release import REPLACE_ONE
+from ..planning.filter import EVALUATION
+from ..privacy import Guarantee, Ledger
 from ..tables.encode import encode
 from ..tables.kinds import Classes, Regression
 from ..tables.rows import Rows
 from .asking import Answer
-from .cohort import TableCohort
-from .fit import by_client, chosen_delta
 from .model import FittedModel
+from .opening import Terms, opened
 from .scoring import NORMAL, Errors, Score, score_of
 from .second_moment import ROOT
 from .session import Session
@@ -124,27 +122,10 @@ def evaluate(
     >>> found.score.low > 0.5, round(found.guarantee.epsilon, 3)
     (True, 1.0)
     """
+    terms = Terms(epsilon, delta, unit, weighting, seed, directory)
+    terms.check(model.schema)
     encoded = encode(data, model.schema, least=1)
-    cohort = TableCohort(by_client(encoded), unit=unit, weighting=weighting)
-    budget = Budget(epsilon, chosen_delta(delta, sum(cohort.sizes)))
-    if not budget.private:
-        raise InvalidArgument("evaluate needs a finite epsilon; without noise, compare model.predict with the target")
-    header = {
-        "library": "diff2",
-        "adjacency": REPLACE_ONE,
-        "unit": unit,
-        "client_sizes": list(cohort.sizes),
-        "weighting": weighting,
-        "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
-        "algorithm": {"name": "evaluate"},
-        "seeded": seed is not None,
-        "leaks": [],
-    }
-    if directory is not None:
-        os.makedirs(directory, exist_ok=True)
-    ledger = Ledger(header, None if directory is None else os.path.join(directory, "ledger.jsonl"))
-    noise = NoiseSource.from_system() if seed is None else NoiseSource.from_seed(seed)
-    session = Session(cohort, Mechanism(ledger, noise), budget)
+    cohort, session, ledger, _ = opened(encoded, model.schema, terms, {"name": EVALUATION}, leaks=[])
     prices = {name: session.mu * math.sqrt(share) for name, share in SHARES.items()}
     errors = Errors(model.model, model.schema.target, model.bounds, 0.0)
     errors = Errors(model.model, model.schema.target, model.bounds, _constant(session, prices["constant"], errors))

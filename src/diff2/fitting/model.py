@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ from ..tables.schema import Schema
 from .counts import expected_counts
 from .health import Health
 from .linear import LinearModel
+from .report import spending
+from .saving import Saved, load, save
 from .trees import TreeModel
 
 
@@ -55,6 +59,42 @@ class FittedModel:
         shares = np.exp(outputs - outputs.max(axis=1, keepdims=True))
         return shares / shares.sum(axis=1, keepdims=True)
 
+    def report(self) -> str:
+        """Return what the budget was spent on, and the guarantee."""
+        return spending(self.ledger)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the model to a folder that holds no code: arrays, schema, preparation, ledger, and what may be shared.
+
+        >>> import tempfile
+        >>> from diff2 import fit
+        >>> table = {"x": np.linspace(0, 1, 500), "y": np.arange(500) >= 250}
+        >>> schema = Schema.from_arguments(["x"], bounds=[(0, 1)], classes=[False, True], target="y")
+        >>> model = fit(table, schema, epsilon=1.0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     again = FittedModel.load(model.save(folder))
+        >>> bool((again.predict_proba(table) == model.predict_proba(table)).all())
+        True
+        """
+        return save(folder, Saved(self.schema, self.model, self.bounds, self.ledger))
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write predictor and preparation as one ONNX file, which takes raw rows (extra ``onnx``).
+
+        Each column is an input of shape (rows, 1): categories as text, all others as numbers in double precision, flags
+        as 1 and 0, dates as days since 1970. Missing are NaN and the empty text. The output is ``prediction`` and, for
+        classes, ``probabilities``.
+        """
+        from .onnx_export import to_onnx
+
+        to_onnx(path, self)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> FittedModel:
+        """Read what :meth:`save` wrote; nothing in the folder is run."""
+        return cls(*load(folder))
+
     def _outputs(self, data: Any) -> np.ndarray:
         rows = encode(data, self.schema, with_target=False).rows
-        return np.concatenate([self.model.outputs(part, {}) for _, part in rows.chunks()])
+        parts = [self.model.outputs(part, {}) for _, part in rows.chunks()]
+        return np.concatenate(parts) if parts else self.model.outputs(rows, {})

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .columns import Column
 from ..tables.rows import Rows
+from .columns import Column
 from .second_moment import length_limited, noise_norm
 
 MAX_WHITENED = 3.0

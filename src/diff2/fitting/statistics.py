@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from ..tables.rows import Rows
 from . import columns
 from .preparation import Preparation, whitening_vectors
-from ..tables.rows import Rows
 from .second_moment import ROOT, as_vector, length_limited
 
 HISTOGRAM, WHITENING, TARGET, GRAM, NORMS, DESCENT = "histogram", "whitening", "target", "gram", "norms", "descent"

@@ -6,7 +6,7 @@ Three kinds of layers:
   :math:`|dg|^2 (|x|^2 + 1)`, bias included;
 * a layer of one output has its gradients written out, and their difference is taken number by number;
 * the difference of any other layer is :math:`da \otimes g + a' \otimes dg`; records whose two products nearly cancel
-  are added up in double precision.
+  are written out alone, in double precision.
 
 A squared norm is never an underestimate: it is raised by ``SLACK`` units of rounding of what it is the sum of.
 """
@@ -14,17 +14,17 @@ A squared norm is never an underestimate: it is raised by ``SLACK`` units of rou
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .._types import Vector
 from ..models.losses import squared
 from .column_passes import Pass, Passes, Stack
-from .records import Records
+from .records import Records, clip_factors, zeroed
 from .rules import CANCELLATION, SLACK
-from .sums import Columns, column_sum
+from .sums import Columns, Total, column_sum, written_alone
 
 
 class Fixed(NamedTuple):
@@ -109,7 +109,7 @@ class ColumnTerms:
         return Fixed(x, Columns.of(x), gain, (gain + 1) * (self._passes.rows * self._tiny), targets)
 
     def add(
-        self, out: Vector, fixed: Fixed, weights: Tensor, radius: float, now: Pass, before: Pass | None = None
+        self, out: Total, fixed: Fixed, weights: Tensor, radius: float, now: Pass, before: Pass | None = None
     ) -> None:
         """Add the clipped sum of gradients, or of their differences to ``before``, which is overwritten."""
         space = self._workspace(fixed.x)
@@ -118,19 +118,24 @@ class ColumnTerms:
             # A record without a finite gradient counts as zero; 0 * inf would not.
             fixed, terms = self._usable(fixed, terms, torch.isfinite(terms.squared_norm))
         if radius < math.inf:
-            torch.rsqrt(terms.squared_norm, out=space.weight_row).mul_(radius).clamp_(max=1.0).mul_(weights)
+            torch.mul(clip_factors(terms.squared_norm, radius), weights, out=space.weight_row)
         else:
             space.weight_row.copy_(weights)
-        sums = column_sum(space.weight_columns, terms.stack.columns)[0]
-        parts = []
+        sums, start = column_sum(space.weight_columns, terms.stack.columns), 0
         for what in self._order:
             if isinstance(what, slice):
-                parts.append(sums[what])
-            elif what == 0:
-                parts.append(self._first_sum(fixed, terms.stack, space).view(-1))
+                size, tiles = what.stop - what.start, iter([sums[:, :, what]])
             else:
-                parts.append(self._product_sum(terms.products[what], space).view(-1))
-        out.add_(torch.cat(parts))
+                size = self._network.layers[what].weight.numel()
+                first = what == 0
+                tiles = (
+                    self._first_sum(fixed, terms.stack, space)
+                    if first
+                    else self._product_sum(terms.products[what], space)
+                )
+            for some in tiles:
+                out.add(slice(start, start + size), some)
+            start += size
 
     def _terms(self, fixed: Fixed, now: Pass, before: Pass | None) -> _Terms:
         space, stack = self._workspace(fixed.x), now.stack
@@ -168,44 +173,43 @@ class ColumnTerms:
         cancelling = magnitude.sub(norm, alpha=CANCELLATION)
         return norm.add_(magnitude, alpha=self._slack), _Products([(g, da), (dg, previous)], cancelling)
 
-    def _first_sum(self, fixed: Fixed, stack: Stack, space: _Workspace) -> Tensor:
-        """Return the weighted sum of error (x) record; the narrower factor is scaled."""
+    def _first_sum(self, fixed: Fixed, stack: Stack, space: _Workspace) -> Iterator[Tensor]:
+        """Yield the weighted sums of error (x) record over the tiles; the narrower factor is scaled."""
         error = stack.errors[0]
         if error.shape[0] <= fixed.x.shape[0]:
             torch.mul(error, space.weights, out=space.scaled)
-            return column_sum(space.scaled_columns, fixed.columns)
+            yield column_sum(space.scaled_columns, fixed.columns)
+            return
         torch.mul(fixed.x, space.weights, out=space.scaled)
-        return column_sum(stack.first_columns, space.scaled_columns)
+        yield column_sum(stack.first_columns, space.scaled_columns)
 
-    def _product_sum(self, products: _Products, space: _Workspace) -> Tensor:
-        """Return the weighted sum of products; records whose products nearly cancel, in double precision."""
-        weights, cancelling, parts = space.weights, products.cancelling, []
+    def _product_sum(self, products: _Products, space: _Workspace) -> Iterator[Tensor]:
+        """Yield the weighted sums of products over the tiles; of records whose products nearly cancel, alone."""
+        weights, cancelling = space.weights, products.cancelling
         if cancelling is not None and float(cancelling.max()) > 0:  # few, and rarely any
-            apart = (cancelling > 0).nonzero().squeeze(1)
-            chosen = weights[:, apart].double()
-            parts += [(left[:, apart] * chosen) @ right[:, apart].double().t() for left, right in products.pairs]
+            rows = [(left.t(), right.t()) for left, right in products.pairs]
+            yield from written_alone(rows, weights[0], (cancelling > 0).nonzero().flatten())
             weights = weights.masked_fill(cancelling > 0, 0.0)
         for left, right in products.pairs:
             narrow = left if left.shape[0] <= right.shape[0] else right
             scaled = torch.mul(narrow, weights, out=space.scratch(narrow))
             both = (scaled, right) if narrow is left else (left, scaled)
-            parts.append(column_sum(*map(Columns.of, both)))
-        return torch.stack(parts).sum(0)
+            yield column_sum(*map(Columns.of, both))
 
     def _usable(self, fixed: Fixed, terms: _Terms, usable: Tensor) -> tuple[Fixed, _Terms]:
         """Set everything that belongs to other records to zero."""
-        x = _only(usable, fixed.x)
+        x = zeroed(fixed.x, usable)
         stack = Stack(self._passes, x)
-        stack.rows.copy_(_only(usable, terms.stack.rows))
+        stack.rows.copy_(zeroed(terms.stack.rows, usable))
         products = {
             index: _Products(
-                [(_only(usable, left), _only(usable, right)) for left, right in product.pairs],
-                None if product.cancelling is None else _only(usable, product.cancelling),
+                [(zeroed(left, usable), zeroed(right, usable)) for left, right in product.pairs],
+                None if product.cancelling is None else zeroed(product.cancelling, usable),
             )
             for index, product in terms.products.items()
         }
         fixed = fixed._replace(x=x, columns=Columns.of(x))
-        return fixed, _Terms(stack, _only(usable, terms.squared_norm), products)
+        return fixed, _Terms(stack, zeroed(terms.squared_norm, usable), products)
 
     def _workspace(self, like: Tensor) -> _Workspace:
         found = self._workspaces.get(like.shape[1])
@@ -227,11 +231,6 @@ def _apart(x: Tensor) -> Tensor:
     if x.shape[0] < 32 or x.stride(0) * x.element_size() % 2048:
         return x
     return x.new_empty(x.shape[0], x.shape[1] + 64 // x.element_size())[:, : x.shape[1]].copy_(x)
-
-
-def _only(usable: Tensor, values: Tensor) -> Tensor:
-    """Return the values with the columns that are not usable set to zero."""
-    return torch.where(usable, values, torch.zeros_like(values))
 
 
 def _order(passes: Passes, start: int = 0) -> list[int | slice]:

@@ -10,13 +10,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .._types import Loss, Vector
+from .._types import Loss
 from .column_passes import Pass, Passes
 from .column_terms import ColumnTerms, Fixed
 from .flat import FlatModule
 from .network import Network, NetworkEngine
 from .records import Records
-from .sums import chunk_size
+from .sums import Total, chunk_size
 
 CHUNK_NUMBERS = 1 << 20  # numbers in a chunk, records included: 4 MB in single precision
 
@@ -46,14 +46,14 @@ class ColumnsEngine(NetworkEngine):
         fixed, chunk = prepared
         return self._passes.run(fixed.x, chunk.targets, fixed.targets)
 
-    def _add(self, out: Vector, prepared: tuple[Fixed, Records], radius: float, now: Pass, before: Pass | None) -> None:
+    def _add(self, out: Total, prepared: tuple[Fixed, Records], radius: float, now: Pass, before: Pass | None) -> None:
         fixed, chunk = prepared
         self._terms.add(out, fixed, chunk.weights, radius, now, before)
 
     def _free(self, done: Pass) -> None:
         self._passes.take_back(done)
 
-    def _outputs(self, out: Vector, prepared: tuple[Fixed, Records], gradient: bool) -> Tensor:
+    def _outputs(self, out: Total, prepared: tuple[Fixed, Records], gradient: bool) -> Tensor:
         if not gradient:
             return self._passes.outputs(prepared[0].x)
         done = self._run(prepared)

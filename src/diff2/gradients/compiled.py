@@ -24,6 +24,7 @@ from .network import NetworkEngine, steps_of
 from .records import FeatureCache, Records
 from .rules import SLACK
 from .stochastic import Masks
+from .sums import TILE, Total
 
 CHUNK_TILES = 256  # tiles of 512 records in a chunk
 PART_TILES = 32  # the least for which a thread is worth starting
@@ -59,7 +60,7 @@ class CompiledEngine(NetworkEngine):
         self._limits = np.array([1 + SLACK * EPS, max(units, outputs) * TINY], np.float32)
         self._works: list[Any] = []  # one per thread
         self._bytes_per_row = (self._rows + features) * self.flat.vector.element_size()
-        self.chunk_rows = self.chunk_rows or CHUNK_TILES * kernels.TILE
+        self.chunk_rows = self.chunk_rows or CHUNK_TILES * TILE
 
     @staticmethod
     def unsuited(flat: FlatModule, loss: Loss) -> str | None:
@@ -81,7 +82,13 @@ class CompiledEngine(NetworkEngine):
         return None
 
     def clipped_sum(
-        self, question: Question, records: Records, *, cache: FeatureCache | None = None, masks: Masks | None = None
+        self,
+        question: Question,
+        records: Records,
+        *,
+        cache: FeatureCache | None = None,
+        masks: Masks | None = None,
+        count: int | None = None,
     ) -> Vector:
         params, previous, radius = asked(question)
         cache = self._usable(cache, records)
@@ -89,23 +96,24 @@ class CompiledEngine(NetworkEngine):
         keeps = known or question.remember or previous is not None
         if cache is not None and not (known and previous is None):
             cache.params = None  # until the sum is complete, the passes may belong to two iterates
-        out, point = self._zero_sum(), params if previous is None else torch.stack([params, previous])
+        out = self._total(radius, records.size if count is None else count)
+        point = params if previous is None else torch.stack([params, previous])
         for index, chunk in enumerate(records.chunks(self.chunk_rows)):
             prepared = self._prepare(chunk, index, cache)
             passes = self._memory(prepared[0], index, cache if keeps else None)
             self._add_tiles(out, prepared, point, radius, passes, known)
         if cache is not None and keeps:
             cache.params = params.clone()
-        return out
+        return out.value
 
-    def _outputs(self, out: Vector, prepared: tuple[Tiles, Records], gradient: bool) -> Tensor:
+    def _outputs(self, out: Total, prepared: tuple[Tiles, Records], gradient: bool) -> Tensor:
         outputs = np.empty(prepared[0].targets.shape, np.float32)
         self._add_tiles(out, prepared, self._own.vector, math.inf, outputs=outputs)
         return torch.from_numpy(outputs).transpose(0, 1).flatten(1)[:, : prepared[1].size]
 
     def _add_tiles(
         self,
-        out: Vector,
+        out: Total,
         prepared: tuple[Tiles, Records],
         point: Tensor,  # one iterate, or two for a difference
         radius: float,
@@ -113,23 +121,22 @@ class CompiledEngine(NetworkEngine):
         known: bool = False,
         outputs: Any = None,
     ) -> None:
-        """Add the sum of every tile to ``out``, in their order: no bit depends on how many threads compute them."""
+        """Add the sum of every tile to ``out``: no bit depends on how many threads compute them."""
         (tiles, chunk), at, limit = prepared, _numbers(point), _rounded_down(radius)
         options = self._limits, self._loss is cross_entropy, known
         size, weights = len(tiles.inputs), np.zeros(tiles.gain.shape, np.float32)
         weights.reshape(-1)[: chunk.size] = _numbers(chunk.weights)
-        rows = np.zeros((1 + size, len(self.flat)))
-        rows[0] = out.numpy()
+        sums = np.zeros((size, len(self.flat)))
         count = max(1, min(torch.get_num_threads(), size // PART_TILES))
         while len(self._works) < count:
-            self._works.append(np.empty((self._rows + self._work_rows, self._kernels.TILE), np.float32))
+            self._works.append(np.empty((self._rows + self._work_rows, TILE), np.float32))
         edges = [size * part // count for part in range(count + 1)]
 
         def run(index: int) -> None:
             part, work = slice(edges[index], edges[index + 1]), self._works[index]
             kept = work[None, : self._rows] if passes is None else passes[part]
             some = tuple(values[part] for values in (*tiles, weights))
-            arguments = rows[1:][part], at, some, options, limit, kept
+            arguments = sums[part], at, some, options, limit, kept
             if point.dim() == 2:
                 self._kernels.add_differences(*arguments, work[self._rows :])
             else:
@@ -141,14 +148,14 @@ class CompiledEngine(NetworkEngine):
         else:
             with ThreadPoolExecutor(count) as pool:
                 list(pool.map(run, range(count)))
-        out.copy_(torch.from_numpy(np.add.reduce(rows, axis=0)))
+        out.add(slice(None), torch.from_numpy(sums))
 
     def _memory(self, tiles: Tiles, index: int, cache: FeatureCache | None) -> Any:
         """Return the passes over a chunk: those in the cache, or memory for them; None without a cache."""
         if cache is None:
             return None
         if index not in cache.chunks:
-            cache.chunks[index] = np.empty((len(tiles.inputs), self._rows, self._kernels.TILE), np.float32)
+            cache.chunks[index] = np.empty((len(tiles.inputs), self._rows, TILE), np.float32)
         return cache.chunks[index]
 
     def _arranged(self, chunk: Records) -> Tiles:
@@ -165,11 +172,10 @@ class CompiledEngine(NetworkEngine):
 
     def _tile(self, rows: Tensor) -> Any:
         """Return (tiles, numbers per record, 512) from (records, numbers per record); zeros fill the last tile."""
-        size = self._kernels.TILE
-        count = -(-rows.shape[0] // size)
-        padded = torch.zeros(count * size, rows.shape[1])
+        count = -(-rows.shape[0] // TILE)
+        padded = torch.zeros(count * TILE, rows.shape[1])
         padded[: rows.shape[0]] = rows
-        return padded.view(count, size, -1).transpose(1, 2).contiguous().numpy()
+        return padded.view(count, TILE, -1).transpose(1, 2).contiguous().numpy()
 
 
 def _installed() -> bool:

@@ -6,9 +6,11 @@ at ``params``, or the difference of its gradients at ``params`` and ``previous``
 .. math::
     \sum_i w_i \min(1, C / \lVert v_i \rVert)\, v_i .
 
-Formal guarantee, of every engine: a record alone contributes a vector of norm at most :math:`w_i C`, and replacing one
-record moves the sum by at most :math:`2 w_i C (1 + \rho)`, with :math:`\rho` from ``sums.rounding_allowance``. A
-record without a finite gradient counts as zero.
+Formal guarantee, of every engine: a record alone contributes a vector of norm at most :math:`w_i C`, replacing one
+record moves the sum by at most :math:`2 w_i C (1 + \rho)`, and giving it the weight zero by :math:`w_i C (1 + 2 \rho)`,
+with :math:`\rho` from ``sums.py``. For that, no number computed for a record depends on what another record holds:
+shapes, places, layouts and choices follow from the numbers of records and from the record itself. A record without a
+finite gradient counts as zero.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from ..questions.question import Question, Smoothness
 from .flat import FlatModule
 from .records import FeatureCache, Records
 from .stochastic import Masks, seeded
+from .sums import Total
 
 CACHE_BYTES = 4 << 30  # memory that the passes of one set of records may take between rounds
 
@@ -81,7 +84,13 @@ class Engine:
         return None
 
     def clipped_sum(
-        self, question: Question, records: Records, *, cache: FeatureCache | None = None, masks: Masks | None = None
+        self,
+        question: Question,
+        records: Records,
+        *,
+        cache: FeatureCache | None = None,
+        masks: Masks | None = None,
+        count: int | None = None,
     ) -> Vector:
         """Return the weighted sum of the clipped vectors that the question asks for, in double precision.
 
@@ -91,10 +100,12 @@ class Engine:
             records: the records to sum over, with their weights.
             cache: what was kept of these very records. The result has the same bytes with and without it.
             masks: where the random masks of this round come from, for a model that draws random numbers.
+            count: how many records there are in all the sums that will be added up; None: in this one. With one number
+                for all of them they lie on one grid (``sums.py``), and their sum is exact.
         """
         params, previous, radius = asked(question)
         held = params if previous is None else previous  # the iterate whose passes the cache may hold
-        cache, out = self._usable(cache, records), self._zero_sum()
+        cache, out = self._usable(cache, records), self._total(radius, records.size if count is None else count)
         # Passes with one mask do not serve a round with another.
         kept = cache if masks is None and self._may_keep(records) else None
         known = kept.chunks if kept is not None and kept.holds(held) else {}
@@ -123,7 +134,7 @@ class Engine:
                     self._free(before)
         if kept is not None and (remembers or known):
             kept.params = params.clone()
-        return out
+        return out.value
 
     def evaluate(
         self, params: Vector, records: Records, *, cache: FeatureCache | None = None, gradient: bool = True
@@ -143,8 +154,8 @@ class Engine:
         with seeded(masks, index):
             return self._run(prepared)
 
-    def _zero_sum(self) -> Vector:
-        return torch.zeros(len(self.flat), dtype=torch.float64, device=self.flat.device)
+    def _total(self, radius: float, count: int) -> Total:
+        return Total(len(self.flat), radius, count, self.flat.device)
 
     def _usable(self, cache: FeatureCache | None, records: Records) -> FeatureCache | None:
         """Return the cache, or None where even prepared chunks would take too much memory."""
@@ -165,7 +176,7 @@ class Engine:
         """Return one forward and backward pass over a chunk, with the parameters in ``self._own``."""
         raise NotImplementedError
 
-    def _add(self, out: Vector, prepared: Any, radius: float, now: Any, before: Any | None) -> None:
+    def _add(self, out: Total, prepared: Any, radius: float, now: Any, before: Any | None) -> None:
         """Add the clipped sum of gradients, or of their differences to ``before``, which may be overwritten."""
         raise NotImplementedError
 

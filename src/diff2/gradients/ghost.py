@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._types import Loss, Vector
+from .._types import Loss
 from .engine import Engine
 from .flat import FlatModule
 from .recorder import Recorder
-from .records import FeatureCache, Records, clip_factors
+from .records import FeatureCache, Records, clip_factors, zeroed
 from .rules import RULES, Feature, Rule, Term
 from .stochastic import Masks, seeded
-from .sums import chunk_size
+from .sums import Total, chunk_size
 
 CHUNK_NUMBERS = 1 << 22  # numbers in all features of a chunk: 16 MB in single precision
 
@@ -89,7 +89,7 @@ class GhostEngine(Engine):
 
     @torch.inference_mode()  # a seventh less overhead in each of many small operations
     def _add(
-        self, out: Vector, prepared: _Chunk, radius: float, now: Sequence[Feature], before: Sequence[Feature] | None
+        self, out: Total, prepared: _Chunk, radius: float, now: Sequence[Feature], before: Sequence[Feature] | None
     ) -> None:
         terms, squared_norm = self._terms(now, before)
         if not torch.isfinite(squared_norm.sum()):
@@ -97,7 +97,7 @@ class GhostEngine(Engine):
             usable = torch.isfinite(squared_norm)
             before = before and [_without(feature, usable) for feature in before]
             terms, squared_norm = self._terms([_without(feature, usable) for feature in now], before)
-            squared_norm = torch.where(usable, squared_norm, torch.zeros_like(squared_norm))
+            squared_norm = zeroed(squared_norm, usable)
         weights = prepared.records.weights * clip_factors(squared_norm, radius)
         for term in terms:
             term.add_sum(weights, out)
@@ -134,7 +134,5 @@ def _own_size(feature: Feature) -> int:
 def _without(feature: Feature, usable: Tensor) -> Feature:
     """Return the feature with the rows that are not usable set to zero."""
 
-    def zero(values: Tensor) -> Tensor:
-        return torch.where(usable.view(-1, *[1] * (values.dim() - 1)), values, torch.zeros_like(values))
-
-    return Feature(zero(feature.a), zero(feature.g), feature.static)
+    a, g = (zeroed(part, usable.view(-1, *[1] * (part.dim() - 1))) for part in (feature.a, feature.g))
+    return Feature(a, g, feature.static)

@@ -18,7 +18,6 @@ from numba import njit
 
 from .sums import BLOCK
 
-TILE = 512  # records; whole blocks
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
 LOWEST = np.float32(-87)  # below it the exponential is taken to be 1.6e-38
 LOG2_E, ROUND = np.float32(1.4426950408889634), np.float32(12582912)  # adding 1.5 * 2^23 rounds to a whole number

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._types import Vector
 from .rules import CANCELLATION, Feature, Rule, Term, joined, register_rule, written_out
-from .sums import BLOCK, product_sum, row_sum
+from .sums import BLOCK, ROUNDINGS, Total, product_sum, row_sum, written_alone
 
 
 class Linear(Rule):
@@ -45,12 +46,12 @@ class Linear(Rule):
         return gain + self.raise_by if self.bias is not None else gain
 
     def _one_outer(self, a: Tensor, gain: Tensor, g: Tensor) -> Term:
-        def add_sum(weights: Tensor, out: Vector) -> None:
+        def add_sum(weights: Tensor, out: Total) -> None:
             weighted = torch.mul(g, weights.unsqueeze(1), out=self._buffer("product", g))
             if self.weight is not None:
-                out[self.weight].add_(product_sum(weighted, a).view(-1))
+                out.add(self.weight, product_sum(weighted, a))
             if self.bias is not None:
-                out[self.bias].add_(row_sum(weighted))
+                out.add(self.bias, row_sum(weighted))
 
         return Term(self._square(g) * gain, add_sum)
 
@@ -71,23 +72,19 @@ class Linear(Rule):
         """Return the term of a sum of products of rows.
 
         The products of a record may each be larger than their sum, and so may their rounding errors. The few records
-        for which they are much larger are added up in double precision.
+        for which they are much larger are written out alone.
         """
-        weight = self.weight
+        weight = self.parts["weight"]
         cancelling = magnitude > CANCELLATION * norm
 
-        def add_sum(weights: Tensor, out: Vector) -> None:
-            if cancelling.any():
-                apart = cancelling.nonzero().squeeze(1)
-                chosen = weights[apart].double().unsqueeze(1)
-                for left, right in pairs:
-                    out[weight].add_(((left[apart] * chosen).t() @ right[apart].double()).view(-1))
-                weights = weights.masked_fill(cancelling, 0.0)
-            column = weights.unsqueeze(1)
+        def add_sum(weights: Tensor, out: Total) -> None:
+            for vectors in written_alone(pairs, weights, cancelling.nonzero().flatten()):
+                out.add(weight, vectors)
+            column = weights.masked_fill(cancelling, 0.0).unsqueeze(1)
             for left, right in pairs:
                 # Scale the narrower factor.
                 left, right = (left * column, right) if left.shape[1] <= right.shape[1] else (left, right * column)
-                out[weight].add_(product_sum(left, right).view(-1))
+                out.add(weight, product_sum(left, right))
 
         return Term(norm.add(magnitude, alpha=self.slack), add_sum)
 
@@ -167,33 +164,65 @@ class Embedding(Rule):
         return None
 
     def gradient(self, feature: Feature) -> Term:
-        return self._rows(feature.a, feature.g)
+        indices, values = self._positions(feature)
+        return self._rows(indices, values)
 
     def difference(self, feature: Feature, previous: Feature) -> Term:
-        if torch.equal(feature.a, previous.a):
-            return self._rows(feature.a, feature.g - previous.g)
-        indices = torch.cat([feature.a.flatten(1), previous.a.flatten(1)], dim=1)
-        return self._rows(indices, torch.cat([_by_position(feature.g), -_by_position(previous.g)], dim=1))
+        """Return the term of the differences.
+
+        Where an iterate changes the indices of a record, its two gradients are added row by row, and the sum of the
+        lengths of all rows bounds the norm. Other records are none the wiser.
+        """
+        (indices, now), (old, before) = self._positions(feature), self._positions(previous)
+        moved = (indices != old).any(1)
+        term = self._rows(indices, (now - before).masked_fill_(moved.view(-1, 1, 1), 0.0))
+        lengths = sum(
+            torch.linalg.vector_norm(part, dim=2).add(math.sqrt(part.shape[2] * self.tiny)).sum(1)
+            for part in (now, before)
+        )
+
+        def add_sum(weights: Tensor, out: Total) -> None:
+            term.add_sum(weights, out)
+            for index, values in ((indices, now), (old, -before)):
+                self._add_rows(index[moved], values[moved], weights[moved], out)
+
+        return Term(torch.where(moved, lengths.square() * self.raise_by, term.squared_norm), add_sum)
 
     def workspace(self, feature: Feature) -> int:
         return 4 * feature.a[0].numel() ** 2
 
-    def _rows(self, indices: Tensor, values: Tensor) -> Term:
-        indices, values = indices.reshape(indices.shape[0], -1), _by_position(values)
+    def _positions(self, feature: Feature) -> tuple[Tensor, Tensor]:
+        """Return indices, (records, t), and the error at each of them, (records, t, width)."""
+        indices = feature.a.reshape(feature.a.shape[0], -1)
+        errors = feature.g.reshape(*indices.shape, feature.g.shape[-1])
         if self.module.padding_idx is not None:
-            values = values * (indices != self.module.padding_idx).unsqueeze(-1)
+            errors = errors * (indices != self.module.padding_idx).unsqueeze(-1)
+        return indices, errors
+
+    def _rows(self, indices: Tensor, values: Tensor) -> Term:
         if indices.shape[1] == 1:
             norm = magnitude = values.square().sum((1, 2))
         else:
             same = indices.unsqueeze(1) == indices.unsqueeze(2)
             norm = (torch.bmm(values, values.transpose(1, 2)) * same).sum((1, 2))
             magnitude = torch.linalg.vector_norm(values, dim=2).sum(1).square()
+        slack = self.slack + values.shape[2] * self.unit  # a matrix product may add its rows up in one chain
+        lost = indices.shape[1] ** 2 * values.shape[2] * self.tiny  # what may have underflowed
 
-        def add_sum(weights: Tensor, out: Vector) -> None:
-            rows = (values * weights.view(-1, 1, 1)).flatten(0, 1).to(out.dtype)
-            out[self.weight].view(self.module.weight.shape).index_add_(0, indices.flatten(), rows)
+        def add_sum(weights: Tensor, out: Total) -> None:
+            self._add_rows(indices, values, weights, out)
 
-        return Term(norm.clamp_(min=0).add(magnitude, alpha=self.slack), add_sum)
+        return Term(norm.clamp_(min=0).add(magnitude, alpha=slack) + lost, add_sum)
+
+    def _add_rows(self, indices: Tensor, values: Tensor, weights: Tensor, out: Total) -> None:
+        rows, shape = values * weights.view(-1, 1, 1), self.module.weight.shape
+        if indices.shape[1] <= ROUNDINGS / 2 * math.sqrt(shape[0]):
+            out.add_rows(self.parts["weight"], shape, indices.flatten(), rows.flatten(0, 1))
+            return
+        for index, own in zip(
+            indices, rows.double(), strict=True
+        ):  # so long that each record is rounded to the grid once
+            out.add(self.parts["weight"], own.new_zeros(1, *shape).index_add_(1, index, own.unsqueeze(0)))
 
 
 class LayerNorm(Rule):
@@ -231,10 +260,6 @@ class GroupNorm(LayerNorm):
 
     def _terms(self, weight: Tensor, bias: Tensor) -> Term:
         return super()._terms(*(values.reshape(*values.shape[:2], -1).sum(2) for values in (weight, bias)))
-
-
-def _by_position(values: Tensor) -> Tensor:
-    return values.reshape(values.shape[0], -1, values.shape[-1])
 
 
 def _channels_first(values: Tensor) -> Tensor:

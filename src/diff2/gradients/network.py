@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from .activations import Activation, activation_rule
 from .engine import Engine, Evaluation
 from .flat import FlatModule
 from .records import FeatureCache, Records
+from .sums import Total
 
 
 class Layer(NamedTuple):
@@ -77,7 +79,7 @@ class NetworkEngine(Engine):
     def evaluate(
         self, params: Vector, records: Records, *, cache: FeatureCache | None = None, gradient: bool = True
     ) -> Evaluation:
-        out, losses, hits, loss = self._zero_sum(), [], 0, self._loss
+        out, losses, hits, loss = self._total(math.inf, 0), [], 0, self._loss
         cache = self._usable(cache, records)
         with torch.inference_mode():
             self._own.load(params)
@@ -86,9 +88,9 @@ class NetworkEngine(Engine):
                 losses.append(loss(outputs.t().contiguous(), chunk.targets))
                 if loss is cross_entropy:
                     hits += _hits(outputs, chunk.targets)
-            return Evaluation(torch.cat(losses), hits, out)
+            return Evaluation(torch.cat(losses), hits, out.value)
 
-    def _outputs(self, out: Vector, prepared: Any, gradient: bool) -> Tensor:
+    def _outputs(self, out: Total, prepared: Any, gradient: bool) -> Tensor:
         """Return the outputs, (outputs, records); with ``gradient``, add the sum of the gradients to ``out``."""
         raise NotImplementedError
 

@@ -14,8 +14,8 @@ from torch.func import functional_call, grad, vmap
 
 from .._types import Loss, Vector
 from .engine import Engine
-from .records import Records, clip_factors
-from .sums import chunk_size, product_sum
+from .records import Records, clip_factors, zeroed
+from .sums import Total, chunk_size, product_sum
 
 CHUNK_NUMBERS = 1 << 23  # numbers in the written-out gradients of a chunk
 
@@ -30,15 +30,14 @@ class _PerRecordEngine(Engine):
     def _may_keep(self, records: Records) -> bool:
         return False
 
-    def _add(self, out: Vector, prepared: Records, radius: float, now: Tensor, before: Tensor | None) -> None:
+    def _add(self, out: Total, prepared: Records, radius: float, now: Tensor, before: Tensor | None) -> None:
         vectors = now if before is None else now - before
-        squared_norm = vectors.square().sum(1)
+        squared_norm = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64).square_().to(vectors.dtype)
         usable = torch.isfinite(squared_norm)
         if not usable.all():  # a record without a finite gradient counts as zero
-            vectors = torch.where(usable.unsqueeze(1), vectors, torch.zeros_like(vectors))
-            squared_norm = torch.where(usable, squared_norm, torch.zeros_like(squared_norm))
+            vectors, squared_norm = zeroed(vectors, usable.unsqueeze(1)), zeroed(squared_norm, usable)
         weights = prepared.weights * clip_factors(squared_norm, radius)
-        out += product_sum(weights.unsqueeze(1), vectors).view(-1)
+        out.add(slice(None), product_sum(weights.unsqueeze(1), vectors))
 
     def _loss_of_one(self, params: Vector, inputs: Tensor, target: Tensor) -> Tensor:
         """The loss of one record, as a batch of one, or of its rows: no layer can see another record."""

@@ -1,8 +1,13 @@
-"""Made-up records on which a model is tried: the choice of an engine never depends on anybody's records."""
+"""Made-up records on which a model is tried: the choice of an engine never depends on anybody's records.
+
+And the one question about the records themselves: whether a model's embeddings have rows for them.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import copy
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +16,8 @@ from .._types import Loss
 from ..models.losses import cross_entropy
 
 PROBE = 3  # records, or groups, that are tried
+CHUNK_ROWS = 4096  # of records whose indices are looked at together
+TABLES = (nn.Embedding, nn.EmbeddingBag)
 PROBE_ROWS = 2  # rows of each group: an error in how rows are assigned to groups does not show with one
 
 
@@ -39,11 +46,35 @@ def made_up_inputs(shapes: Shapes, module: nn.Module, count: int) -> Tensor:
     generator, device = torch.Generator().manual_seed(0), next(module.parameters()).device
     if shapes.inputs_dtype.is_floating_point:
         return torch.randn(count, *shapes.inputs, generator=generator).to(device, shapes.inputs_dtype)
-    tables = [layer.num_embeddings for layer in module.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))]
+    tables = [layer.num_embeddings for layer in module.modules() if isinstance(layer, TABLES)]
     values = min(tables, default=2)
     inputs = torch.randint(0, values, (count, *shapes.inputs), generator=generator)
     inputs.view(count, -1)[:, :1] = torch.arange(count).unsqueeze(1) % values
     return inputs.to(device, shapes.inputs_dtype)
+
+
+def indices_fit(module: nn.Module, inputs: Iterable[Tensor]) -> bool:
+    """Whether the model can look up all that it looks up for these records: one forward pass, if it has embeddings."""
+    if not any(isinstance(layer, TABLES) for layer in module.modules()):
+        return True
+    tried = copy.deepcopy(module)  # it may keep what it sees
+    for layer in tried.modules():
+        if isinstance(layer, TABLES):
+            layer.register_forward_pre_hook(_require_rows)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            for records in inputs:
+                for chunk in records.split(CHUNK_ROWS):
+                    tried(chunk)
+    except (IndexError, RuntimeError, ValueError):
+        return False
+    return True
+
+
+def _require_rows(layer: Any, arguments: tuple[Tensor, ...]) -> None:
+    indices = arguments[0]
+    if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < layer.num_embeddings:
+        raise IndexError
 
 
 def made_up_targets(shapes: Shapes, loss: Loss, outputs: Tensor) -> Tensor:

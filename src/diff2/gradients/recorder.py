@@ -59,6 +59,7 @@ class Recorder:
             g = torch.zeros_like(output) if error is None else error
             if groups is not None and groups[1] > 1:  # a group with one row is a record like any other
                 a, g = (self.rules[layer].by_group(values, groups) for values in (a, g))
+            a, g = (values.contiguous() if 0 in values.stride() else values for values in (a, g))
             features.append(Feature(a, g, self._static(layer, a, chunk, statics)))
         self._inputs, self._outputs = [], []
         return features

@@ -9,6 +9,9 @@ import torch
 
 from .._types import Vector
 
+ALIGNMENT = 64  # bytes, of memory that PyTorch gives out
+UNDERFLOW = 2.0**-110  # 2^16 times the least normal number of single precision; 2^-10 of the least squared radius
+
 
 class Records(NamedTuple):
     """Inputs, targets and one weight per record, at most 1. A weighted *sum* is computed, never a mean of means."""
@@ -59,6 +62,21 @@ class FeatureCache:
         self.chunks.clear()
 
 
+def zeroed(values: torch.Tensor, usable: torch.Tensor) -> torch.Tensor:
+    """Return the values with those that are not usable set to zero, in memory of the same layout and alignment.
+
+    Matrix products may round differently in another layout, and one record would then show in the sums of all others.
+    """
+    span = 1 + sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
+    offset = values.data_ptr() % ALIGNMENT // values.element_size()
+    copy = values.new_empty(offset + span).as_strided(values.shape, values.stride(), offset)
+    return torch.where(usable, values, torch.zeros_like(values[:1]), out=copy)
+
+
 def clip_factors(squared_norm: torch.Tensor, radius: float) -> torch.Tensor:
-    """Return min(1, radius / norm) for each record; 1 for a zero vector."""
-    return (squared_norm.rsqrt() * radius).clamp_(max=1.0)
+    """Return min(1, radius / norm) for each record; 1 for a zero vector.
+
+    A squared norm is a sum of numbers that may each have underflowed. What they lose together is below ``UNDERFLOW``,
+    for fewer than 2^16 of them in single precision, and that is a thousandth of the least squared radius.
+    """
+    return (squared_norm + UNDERFLOW).rsqrt().mul_(radius).clamp_(max=1.0)

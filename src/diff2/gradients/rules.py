@@ -50,9 +50,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._types import Vector
 from ..errors import InvalidArgument
-from .sums import BLOCK, product_sum
+from .sums import BLOCK, Total, position_sum, product_sum
 
 SLACK = 32  # units of rounding; 2e-6 of the norm in single precision
 NARROW = 32  # columns that are added up in one chain
@@ -71,7 +70,7 @@ class Term(NamedTuple):
     """What a layer adds to the clipped sum: squared norms first, then the sum with the weights found from them."""
 
     squared_norm: Tensor  # one per record, never an underestimate
-    add_sum: Callable[[Tensor, Vector], None]  # (weights, out): out += weighted sum over records
+    add_sum: Callable[[Tensor, Total], None]  # (weights, out): add the weighted sum over records to the total
 
 
 class Rule:
@@ -86,7 +85,8 @@ class Rule:
         self.module = module
         self.parts = parts
         self.weight, self.bias = parts.get("weight"), parts.get("bias")
-        self.slack = SLACK * torch.finfo(dtype).eps
+        self.unit = torch.finfo(dtype).eps / 2
+        self.slack = 2 * SLACK * self.unit
         self.raise_by = 1 + self.slack
         self.tiny = torch.finfo(dtype).tiny
         self._buffers: dict[tuple[Any, ...], Tensor] = {}
@@ -137,8 +137,8 @@ class Rule:
         elif values.dim() > 2:
             values = values.flatten(1)
 
-        def add_sum(weights: Tensor, out: Vector) -> None:
-            out[part].add_(product_sum(weights.unsqueeze(1), values).view(-1))
+        def add_sum(weights: Tensor, out: Total) -> None:
+            out.add(part, product_sum(weights.unsqueeze(1), values))
 
         return Term(self._square(values) * self.raise_by, add_sum)
 
@@ -154,26 +154,29 @@ class Rule:
             return self.explicit((right.transpose(2, 3) @ left).flatten(1), part)
         left_products, right_products = left @ left.transpose(2, 3), right @ right.transpose(2, 3)
         norm = (left_products * right_products).sum((1, 2, 3)).clamp_(min=0)
-        lengths = left_products.diagonal(dim1=2, dim2=3) * right_products.diagonal(dim1=2, dim2=3)
-        magnitude = lengths.clamp(min=0).sqrt().sum(2).square().sum(1)
-        # A matrix product adds long rows up in one chain.
-        slack = self.slack * (1 + math.sqrt(left.shape[3] + right.shape[3]) / 8)
+        inputs, outputs = left.shape[3] * self.tiny, right.shape[3] * self.tiny  # what may underflow in a product
+        left_lengths = left_products.diagonal(dim1=2, dim2=3).clamp(min=0).add(inputs).sqrt()
+        right_lengths = right_products.diagonal(dim1=2, dim2=3).clamp(min=0).add(outputs).sqrt()
+        magnitude = (left_lengths * right_lengths).sum(2).square().sum(1)
+        # A product of rows that underflows may be multiplied by a huge one.
+        lost = (left_lengths.sum(2) * math.sqrt(outputs)).square() + (right_lengths.sum(2) * math.sqrt(inputs)).square()
+        # A matrix product may add its rows up in one chain.
+        slack = self.slack + (left.shape[3] + right.shape[3]) * self.unit
         # The products of a record may be larger than their sum. The fewer records a block holds, the less that matters;
         # a record that fills blocks of its own may be as large as the records of one block together.
-        cancelling = bool((magnitude > max(CANCELLATION, min(positions, BLOCK) ** 2) * norm).any())
+        cancelling = magnitude > max(CANCELLATION, min(positions, BLOCK) ** 2) * norm
 
-        def add_sum(weights: Tensor, out: Vector) -> None:
-            weighted = right * weights.view(-1, 1, 1, 1)
-            factors = [
-                (r.flatten(0, 1), a.flatten(0, 1)) for r, a in zip(weighted.unbind(1), left.unbind(1), strict=True)
-            ]
-            if cancelling:
-                sums = [r.double().t() @ a.double() for r, a in factors]
-            else:
-                sums = [product_sum(r, a) for r, a in factors]
-            out[part].add_(torch.cat([value.view(-1) for value in sums]))
+        def add_sum(weights: Tensor, out: Total) -> None:
+            for row in cancelling.nonzero().flatten().tolist():  # each by itself: no other record shows in it
+                products = right[row].double().transpose(1, 2) @ left[row].double()
+                out.add(part, products.unsqueeze(0) * weights[row].double())
+            weighted = right * weights.masked_fill(cancelling, 0.0).view(-1, 1, 1, 1)
+            start, size = part.start, left.shape[3] * right.shape[3]
+            for r, a in zip(weighted.unbind(1), left.unbind(1), strict=True):
+                out.add(slice(start, start + size), position_sum(r, a))
+                start += size
 
-        return Term(norm.add(magnitude, alpha=slack), add_sum)
+        return Term(norm.add(magnitude, alpha=slack) + lost.sum(1), add_sum)
 
     def _buffer(self, name: str, like: Tensor) -> Tensor:
         """Return memory of this shape, reused from call to call: fresh pages cost more than the sums."""
@@ -226,7 +229,7 @@ def joined(*terms: Term | None) -> Term:
     if not others:
         return first
 
-    def add_sum(weights: Tensor, out: Vector) -> None:
+    def add_sum(weights: Tensor, out: Total) -> None:
         for term in (first, *others):
             term.add_sum(weights, out)
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from .._types import Loss
 from .._validate import one_of
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, unusable
 
 
 def squared(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -53,9 +53,5 @@ def check_targets(loss: Loss, targets: Tensor, outputs_shape: torch.Size) -> Non
     """Require class numbers within the model's outputs, for all records at once."""
     if loss is not cross_entropy or len(outputs_shape) != 2:
         return
-    classes = outputs_shape[1]
-    if targets.numel() and (int(targets.min()) < 0 or int(targets.max()) >= classes):
-        raise InvalidArgument(
-            f"expected class numbers from 0 to {classes - 1}, as many as the model has outputs, got values from "
-            f"{int(targets.min())} to {int(targets.max())}"
-        )
+    if targets.numel() and (int(targets.min()) < 0 or int(targets.max()) >= outputs_shape[1]):
+        raise unusable("clients")

@@ -77,14 +77,16 @@ def plan(
     protection: Protection | None = None,
     *,
     opening_share: float | None = None,
+    multipliers: Mapping[str, float] | None = None,
     **settings: Any,
 ) -> Plan:
     """Return the noise that makes ``algorithm`` keep ``budget`` on clients of these sizes.
 
     Args:
-        client_sizes: the number of records of each client.
+        client_sizes: the number of records of each client; for Poisson batches, the public number it has at most.
         protection: what is protected, and how that is counted; by default every record, exactly.
         opening_share: the share of mu^2 for one release about all records before the first round.
+        multipliers: of each purpose, where they are known already; by default they are calibrated to the budget.
         settings: fields of :class:`diff2.Protection` by name, such as ``weighting="records"``.
     """
     protection = protected(protection, settings)
@@ -109,8 +111,9 @@ def plan(
     if opening_share is not None:
         _check_opening(opening_share, population)
     releases = list(_planned(algorithm, population, opening_share))
-    shares = _shares(algorithm, {release.purpose for release in releases}, opening_share)
-    multipliers = calibrate(releases, shares, budget, protection.accounting, algorithm.routine.overcount())
+    if multipliers is None:
+        shares = _shares(algorithm, {release.purpose for release in releases}, opening_share)
+        multipliers = calibrate(releases, shares, budget, protection.accounting, algorithm.routine.overcount())
     priced = tuple(release._replace(multiplier=multipliers[release.purpose]) for release in releases)
     return Plan(algorithm, budget, population, protection.accounting, multipliers, priced, opening_share)
 

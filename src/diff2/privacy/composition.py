@@ -15,7 +15,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .accounting import gdp_epsilon
 from .discrete import discrete_epsilon
@@ -44,6 +44,34 @@ def profiles(releases: Iterable[Release]) -> list[dict[tuple[str, float, float],
         {(sampling, rate, multiplier): count for ((sampling, multiplier), rate), count in profile.items()}
         for profile in found
     ]
+
+
+def exposure_of(releases: Iterable[Release]) -> list[list[dict[str, Any]]]:
+    """Return what units are exposed to as plain values that can be priced again: one list for each kind of unit.
+
+    >>> exposure_of([Release(r, "gradient", multiplier=4.0) for r in (1, 2, 3)])
+    [[{'sampling': 'full', 'rate': 1.0, 'multiplier': 4.0, 'parties': 1, 'releases': 3}]]
+    """
+    found = by_exposure(((r.sampling, r.multiplier, r.parties), r.rate, r.members) for r in releases)
+    return [
+        [
+            {"sampling": sampling, "rate": rate, "multiplier": multiplier, "parties": parties, "releases": count}
+            for ((sampling, multiplier, parties), rate), count in profile.items()
+        ]
+        for profile in found
+    ]
+
+
+def exposure_epsilon(exposure: Iterable[Iterable[Mapping[str, Any]]], delta: float, *, of_one: bool = False) -> float:
+    """Return what :func:`exposure_of` costs at ``delta``; ``of_one``: with the noise of one of the parties alone."""
+    most = 0.0
+    for rows in exposure:
+        profile: Counter[tuple[str, float, float]] = Counter()
+        for row in rows:
+            alone = math.sqrt(row["parties"]) if of_one else 1.0
+            profile[row["sampling"], float(row["rate"]), float(row["multiplier"]) / alone] += row["releases"]
+        most = max(most, price(profile, delta))
+    return most
 
 
 def by_exposure(items: Iterable[tuple[Key, float, tuple[int, ...] | None]]) -> list[dict[tuple[Key, float], int]]:

@@ -1,9 +1,9 @@
 r"""The exponential mechanism: one of many public candidates, chosen by whole-number scores.
 
 Candidate i is chosen with a probability proportional to :math:`\exp(a s_i)`. Replacing one unit moves every score by at
-most :math:`\Delta`. So the logarithm of a candidate's probability changes by :math:`a (s_i' - s_i)` less a constant that
-is the same for all candidates, and these changes lie within an interval of length :math:`\eta = 2 a \Delta`: the choice
-has *bounded range* :math:`\eta` (Durfee and Rogers 2019).
+most :math:`\Delta`. So the logarithm of a candidate's probability changes by :math:`a (s_i' - s_i)`, less a constant
+that is the same for all. These changes lie within an interval of length :math:`\eta = 2 a \Delta`: the choice has
+*bounded range* :math:`\eta` (Durfee and Rogers 2019).
 
 **Price.** A mechanism of bounded range :math:`\eta` is a post-processing of a generalised randomised response (Dong,
 Durfee and Rogers 2020, Lemma 3.4): for some t in :math:`[0, \eta]` a coin that shows heads with the probabilities
@@ -22,6 +22,7 @@ sides, until it is decided. No float takes part.
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import numpy as np
@@ -112,11 +113,19 @@ def _below_exp(source: NoiseSource, numerator: int, *label: object) -> bool:
 def release_choice(
     mechanism: Mechanism, scores: np.ndarray, sensitivity: int, mu: float, round: int, purpose: str
 ) -> int:
-    """Choose a candidate at the price ``mu``: the ledger line first, then the choice."""
+    """Choose a candidate at the price ``mu``; its line is in the ledger before it leaves."""
     rate = rate_of(mu, sensitivity)
     release = Release(
         round, purpose, sensitivity=float(sensitivity), mechanism=EXPONENTIAL, multiplier=1 / mu,
         noise_std=rate * 2.0**-RATE_BITS, dimension=len(scores),
     )  # fmt: skip
-    mechanism.ledger.record(release)
-    return choose(mechanism.noise, scores, rate, "choice", *release.label)
+    digest = mechanism.noise.digest(scores.astype("<i8").data, b"choice")
+    chosen = choose(mechanism.noise, scores, rate, "choice", *release.label, digest)
+    mechanism.ledger.record(release._replace(sha256=hashlib.sha256(str(chosen).encode()).hexdigest()))
+    return chosen
+
+
+def paid(release: Release) -> bool:
+    """Return whether the price of a choice is at least what its rate and sensitivity cost."""
+    rate = round(release.noise_std * 2**RATE_BITS)
+    return release.multiplier > 0 and choice_mu(rate, int(release.sensitivity)) * release.multiplier <= 1 + 1e-9

@@ -19,6 +19,7 @@ class Guarantee:
     unit: str
     client_sizes: tuple[int, ...]
     releases: int
+    planned: int  # releases of the whole plan, whose epsilon this is
     algorithm: str
     seeded: bool
     leaks: tuple[str, ...] = ()
@@ -50,7 +51,12 @@ class Guarantee:
         if self.noise == "sites":
             text += f" {self._against_the_server()}"
         if not self.complete:
-            text += " The run is not complete: this is what has been released so far."
+            text += f" The run is not complete: epsilon is that of its whole plan of {self.planned} releases."
+        elif self.releases < self.planned:
+            text += (
+                f" The run ended before its plan of {self.planned} releases; epsilon is that of the whole plan, since "
+                "when a run ends may depend on what it released."
+            )
         if self.seeded:
             text = f"NOT PRIVATE, because the noise came from a seed that can be guessed. Without the seed: {text}"
         if self.leaks:
@@ -65,7 +71,7 @@ class Guarantee:
         if self.unit == "group":
             return f"replacing all the records of any one group at a client, among {among},"
         if self.adjacency == "add-or-remove-one":
-            return f"adding or removing any one record, among {among},"
+            return f"adding or removing any one record, {among.replace('the', 'among at most', 1)},"
         return f"replacing any one record among {among}"
 
     def _assumptions(self) -> str:

@@ -1,39 +1,38 @@
 r"""The ledger: one line for every release, written before the value leaves.
 
-The file is self-contained: a header line with the population, the budget and the algorithm, one line a release, and a
-closing line once the run is complete. ``Ledger.read(path).epsilon()`` needs nothing else. Epsilon is always computed
-from these lines, never from the plan.
+The file is self-contained: a header line with the population, the budget, the algorithm and the plan, one line a
+release, and a closing line with the guarantee and a hash of the model once the run is complete. Its lines are chained
+(``lines.py``). ``Ledger.read(path).epsilon()`` needs nothing else; whether all of it fits together is for
+``planning/verify.py`` to say.
 
-A round that is computed again after a crash describes the same release and, the noise being the same, *is* the same
-release: its line is recognised and not written twice. A line that contradicts the file is an error.
+**Epsilon is that of the whole plan and of second releases, or of what was released if that is more.** How many releases
+a run makes, and which of them are free because two iterates are equal, may depend on released values. A sum over the
+releases that happened to be made is then no bound: the plan's is, for it was fixed before.
+
+A line holds a hash of the released value. A round that is computed again after a crash *is* the same release, the value
+and its noise being the same: its line is recognised and not written twice. If it comes out differently, because
+records, parameters or code have changed, it is a second release, with noise of its own. It is priced as a release that
+everybody is exposed to, beside all others; what the budget does not allow does not leave.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._files import plain
 from .._numbers import epsilon_text
-from ..errors import LedgerError
+from ..errors import BudgetExceeded, LedgerError
 from .accounting import epsilon_path
-from .composition import total_epsilon
+from .composition import exposure_epsilon, exposure_of, total_epsilon
 from .guarantee import Guarantee
-from .release import EXPONENTIAL, FIXED, FULL, GAUSSIAN, NONE, POISSON, ZERO, Release
+from .lines import END_FIELDS, FORMAT, HEADER_FIELDS, chained, check_release, read_line, read_release, require_fields
+from .release import FULL, Release
 
-FORMAT = 3
-KNOTS = 8
-CONVERTERS: dict[str, Any] = {
-    **dict.fromkeys(("round", "step", "leaves", "dimension", "parties"), int),
-    **dict.fromkeys(("purpose", "mechanism", "sampling"), str),
-    **dict.fromkeys(("sensitivity", "clip", "rate", "multiplier", "noise_std"), float),
-}
-HEADER_FIELDS = {"adjacency", "unit", "client_sizes", "budget", "algorithm", "seeded"}  # what the guarantee speaks of
+KNOTS = 8  # rounds at which a path is priced
 
 
 class Ledger:
@@ -44,9 +43,12 @@ class Ledger:
         self.header = dict(header)
         self.releases: list[Release] = []
         self.complete = False
+        self.model: str | None = None  # SHA-256 of the parameters that the run returned
+        self.end: dict[str, Any] = {}  # the closing line, as it was read or written
+        self.chain = ""  # of the last line in the file
         self.path = None if path is None else Path(path)
-        self._replayed = 0  # lines of the file that this process has seen again
-        self._labels: set[tuple[int, str, int]] = set()  # labels of noise that was used
+        self.last: Release | None = None  # the release before the one that is about to be recorded
+        self._known: dict[tuple[int, str, int], list[Release]] = {}  # by label
         if self.path is not None:
             try:
                 self.path.touch(exist_ok=False)
@@ -59,58 +61,92 @@ class Ledger:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Ledger:
         """Read a ledger file; every line is checked."""
-        ledger, torn = _parse(Path(path))
-        ledger.path = None  # not to be written to
-        if torn:
-            raise LedgerError(
-                f"{path}, line {len(ledger.releases) + 2}: the last line is cut off. Its value never left the "
-                "mechanism; resume the run, or remove that line, and try again"
-            )
-        return ledger
+        found = parse(Path(path))
+        found.require_whole(path)
+        found.require_unchanged(path)
+        return found.ledger
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str]) -> Ledger:
         """Open a ledger file to go on writing; a last line cut off by a crash released nothing, and is dropped."""
         target = Path(path)
-        ledger, torn = _parse(target)
-        if torn:
-            os.truncate(target, target.stat().st_size - torn)
-        ledger.path = target
-        return ledger
+        found = parse(target)
+        found.require_unchanged(path)
+        if found.torn:
+            os.truncate(target, target.stat().st_size - found.torn)
+        found.ledger.path = target
+        return found.ledger
 
     def rewind(self, round: int) -> None:
-        """Say that rounds after ``round`` will be computed again: their lines must come back unchanged."""
-        self._replayed = sum(release.round <= round for release in self.releases)
+        """Say that rounds after ``round`` will be computed again."""
+        self.last = next((release for release in reversed(self.releases) if release.round <= round), None)
 
-    def record(self, release: Release) -> None:
-        """Add a release; the line is in the file before this returns."""
-        if self._replayed < len(self.releases):
-            known = self.releases[self._replayed]
-            if known != release:
-                raise LedgerError(
-                    f"release {self._replayed + 1} is already in the ledger as {known}, and is now {release}: the run "
-                    "was changed. Start a new run; the old one's releases stay spent"
-                )
-            self._replayed += 1
-            return
-        if self.complete:
-            raise LedgerError("the ledger is closed: the run it describes is complete; start a new run")
-        if release.label in self._labels:
+    def record(self, release: Release) -> Release:
+        """Add a release, or recognise it; return its line, which is in the file before this returns."""
+        known = self._known.get(release.label, [])
+        line = next((line for line in known if line in (release, release.again())), None)
+        if line is None:
+            if self.complete:
+                raise LedgerError("the ledger is closed: the run it describes is complete; start a new run")
+            line = release.again() if known else release
+            if known:
+                self._require_repeatable(release, known[0])
+            if self.path is not None:
+                self._write({"kind": "release", "release": len(self.releases) + 1, **plain(line)})
+            self._append(line)
+        self.last = line
+        return line
+
+    def _require_repeatable(self, release: Release, known: Release) -> None:
+        """Refuse a second release that has no noise of its own, or no price."""
+        if not release.sha256:
             raise LedgerError(
-                f"the {release.purpose} of round {release.round}, step {release.step}, was released already; a second "
-                "one would carry the same noise, and their difference none. Nothing was released"
+                f"the ledger holds {known}, and now there is {release}: the run was changed. Nothing was released; "
+                "start a new run. The old one's releases stay spent"
             )
-        self._append(release)
-        self._replayed += 1
-        if self.path is not None:
-            self._write({"kind": "release", "release": len(self.releases), **plain(release)})
+        if known.sampling != FULL:
+            raise LedgerError(
+                f"the {release.purpose} of round {release.round}, step {release.step}, was released already, and comes "
+                "out differently now: parameters, records or code were changed. Both are about one random draw, whose "
+                "secrecy can be counted on once. Nothing was released; start a new run"
+            )
+        line, budget = release.again(), float(self.header["budget"]["epsilon"])
+        planned = exposure_epsilon(self._exposure(line), self.delta)
+        epsilon = max(planned, total_epsilon([*self.releases, line], self.delta))
+        if epsilon > budget:
+            raise BudgetExceeded(
+                f"the {release.purpose} of round {release.round} comes out differently now: parameters, records or "
+                f"code were changed. With a second release epsilon would be {epsilon_text(epsilon)}, the budget is "
+                f"{epsilon_text(budget)}. Nothing was released; start a new run"
+            )
 
-    def close(self) -> None:
-        """Write the closing line: no release will follow."""
-        if not self.complete:
-            self.complete = True
-            self._write({"kind": "end", "releases": len(self.releases), "epsilon": plain(self.epsilon())})
-            self.sync()
+    def _exposure(self, *more: Release) -> list[list[dict[str, Any]]]:
+        """Return what units are exposed to by the plan, and by second releases."""
+        second = exposure_of([*(line for lines in self._known.values() for line in lines[1:]), *more])[0]
+        return [[*rows, *second] for rows in self.header["planned"]["exposure"] or [[]]]
+
+    def close(self, model: str | None = None) -> None:
+        """Write the closing line: no release will follow.
+
+        Args:
+            model: the SHA-256 of the parameters that the run returns.
+        """
+        if self.complete:
+            if model not in (None, self.model):
+                raise LedgerError(
+                    f"the ledger is closed for a model of SHA-256 {self.model}, and this is another, {model}; restore "
+                    "the run's directory from a copy"
+                )
+            return
+        self.complete, self.model = True, model
+        self.end = self.closing()
+        self._write({"kind": "end", **self.end})
+        self.sync()
+
+    def closing(self) -> dict[str, Any]:
+        """Return what the closing line says: the guarantee, and the model it is for."""
+        guarantee = {name: value for name, value in self.guarantee().to_json().items() if name != "sentence"}
+        return plain({"guarantee": guarantee, "released_epsilon": self.released_epsilon(), "model": self.model})
 
     def sync(self) -> None:
         """Make the lines outlive a power failure."""
@@ -123,8 +159,13 @@ class Ledger:
         """The delta of the budget."""
         return float(self.header["budget"]["delta"])
 
-    def epsilon(self, delta: float | None = None, *, rounds: int | None = None) -> float:
-        """Return what the releases cost together, at ``delta`` (default: the budget's).
+    def epsilon(self, delta: float | None = None) -> float:
+        """Return what may be stated at ``delta`` (default: the budget's): of the plan, or of the releases if more."""
+        at = self.delta if delta is None else delta
+        return max(exposure_epsilon(self._exposure(), at), self.released_epsilon(at))
+
+    def released_epsilon(self, delta: float | None = None, *, rounds: int | None = None) -> float:
+        """Return what the releases made so far add up to. **Not a guarantee**: see :meth:`epsilon`.
 
         Args:
             rounds: of the first this many rounds only; None: of all there are.
@@ -134,11 +175,12 @@ class Ledger:
 
     def epsilon_of_one(self, delta: float | None = None) -> float:
         """Return the same for whoever sees the answer of each party by itself, with the noise of that party alone."""
-        at = self.delta if delta is None else delta
-        return total_epsilon((r._replace(multiplier=r.multiplier / math.sqrt(r.parties)) for r in self.releases), at)
+        at, planned = self.delta if delta is None else delta, self._exposure()
+        released = exposure_of(self.releases)
+        return max(exposure_epsilon(exposure, at, of_one=True) for exposure in (planned, released))
 
     def epsilon_path(self, rounds: Sequence[int]) -> list[float]:
-        """Return the epsilon spent after each of these rounds, never less than it is; the last is exact."""
+        """Return :meth:`released_epsilon` after each of these rounds, never less than it is; the last is exact."""
         if all(release.sampling == FULL and release.members is None for release in self.releases):
             path = epsilon_path([release.multiplier for release in self.releases], self.delta)
             last = {release.round: float(epsilon) for release, epsilon in zip(self.releases, path, strict=True)}
@@ -146,17 +188,12 @@ class Ledger:
         else:
             # Pricing takes a while: at a few rounds only, and up to such a round what it costs by then.
             knots = sorted({rounds[-1 - len(rounds) * k // KNOTS] for k in range(KNOTS)})
-            prices = [self.epsilon(rounds=knot) for knot in knots]
+            prices = [self.released_epsilon(rounds=knot) for knot in knots]
             values = [prices[bisect_left(knots, r)] for r in rounds]
-        return [*values[:-1], self.epsilon()]
-
-    @property
-    def last(self) -> Release | None:
-        """The release before the one that is about to be recorded."""
-        return self.releases[self._replayed - 1] if self._replayed else None
+        return [*values[:-1], self.released_epsilon()]
 
     def guarantee(self, delta: float | None = None) -> Guarantee:
-        """Return the statement that these releases justify."""
+        """Return the statement that the plan and these releases justify."""
         return Guarantee(
             epsilon=self.epsilon(delta),
             delta=self.delta if delta is None else delta,
@@ -164,6 +201,7 @@ class Ledger:
             unit=self.header["unit"],
             client_sizes=tuple(self.header["client_sizes"]),
             releases=len(self.releases),
+            planned=int(self.header["planned"]["releases"]),
             algorithm=self.header["algorithm"]["name"],
             seeded=bool(self.header["seeded"]),
             leaks=tuple(self.header.get("leaks", ())),
@@ -178,7 +216,8 @@ class Ledger:
 
     def _append(self, release: Release) -> None:
         self.releases.append(release)
-        self._labels.add(release.label)
+        self._known.setdefault(release.label, []).append(release)
+        self.last = release
 
     def __len__(self) -> int:
         return len(self.releases)
@@ -195,12 +234,41 @@ class Ledger:
     def _write(self, line: Mapping[str, Any]) -> None:
         if self.path is not None:
             # Opened anew for each line: what is written is in the file when this returns, and nothing is held open.
+            text, chain = chained(line, self.chain)
             with open(self.path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line, allow_nan=False) + "\n")
+                file.write(text + "\n")
+            self.chain = chain
 
 
-def _parse(path: Path) -> tuple[Ledger, int]:
-    """Return the ledger in a file, and the length in bytes of a last line that was cut off."""
+class Parsed(NamedTuple):
+    """What is in a file."""
+
+    ledger: Ledger
+    torn: int  # length in bytes of a last line that was cut off
+    changed: int | None  # the first line that does not fit its chain
+    repeated: int | None  # the first line with the round, purpose and step of an earlier one
+
+    def require_whole(self, path: str | os.PathLike[str]) -> None:
+        """Refuse a file whose last line is cut off."""
+        if self.torn:
+            raise LedgerError(
+                f"{path}, line {len(self.ledger.releases) + 2}: the last line is cut off. Its value never left the "
+                "mechanism; resume the run, or remove that line, and try again"
+            )
+
+    def require_unchanged(self, path: str | os.PathLike[str], look_at: str = "") -> None:
+        """Refuse a file with a line that does not fit its chain, or has the noise of an earlier one."""
+        if self.changed is not None:
+            raise LedgerError(
+                f"{path}, line {self.changed}: the line was changed after it was written, or does not follow the one "
+                f"before: its chain does not fit.{look_at} Restore the file from a copy"
+            )
+        if self.repeated is not None:
+            raise LedgerError(f"{path}, line {self.repeated}: a second release of a round that is not priced as one")
+
+
+def parse(path: Path) -> Parsed:
+    """Read a file and check each line by itself."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -208,99 +276,41 @@ def _parse(path: Path) -> tuple[Ledger, int]:
     *lines, rest = data.split(b"\n")
     if not lines:
         raise LedgerError(f"{path} has no complete header line; it is not a ledger, or its run never started")
-    header = _line(path, 1, lines[0], "header")
+    where = f"{path}, line 1"
+    header, chain, fits = read_line(where, lines[0], "", "header")
     if header.pop("format", None) != FORMAT:
-        raise LedgerError(f"{path}, line 1: expected ledger format {FORMAT}; read it with the version that wrote it")
-    missing = sorted(HEADER_FIELDS - set(header))
-    if missing or "delta" not in header["budget"]:
-        raise LedgerError(
-            f"{path}, line 1: the header does not say {missing or ['delta']}; restore the file from a copy"
-        )
-    ledger = Ledger(header)
+        raise LedgerError(f"{where}: expected ledger format {FORMAT}; read it with the version that wrote it")
+    require_fields(where, header, HEADER_FIELDS | {"kind"})
+    ledger = Ledger({name: value for name, value in header.items() if name != "kind"})
+    changed, repeated = None if fits else 1, None
     for number, text in enumerate(lines[1:], start=2):
+        where = f"{path}, line {number}"
         if ledger.complete:
-            raise LedgerError(f"{path}, line {number}: nothing may follow the closing line")
-        fields = _line(path, number, text, "release", "end")
-        if fields.pop("kind") == "end":
-            if fields.get("releases") != len(ledger.releases):
-                raise LedgerError(
-                    f"{path}, line {number}: the run made {fields.get('releases')} releases, the file holds "
-                    f"{len(ledger.releases)}; lines are missing"
-                )
-            ledger.complete = True
+            raise LedgerError(f"{where}: nothing may follow the closing line, line {number - 1}")
+        fields, chain, fits = read_line(where, text, chain, "release", "end")
+        changed = number if changed is None and not fits else changed
+        if fields["kind"] == "end":
+            require_fields(where, fields, END_FIELDS)
+            ledger.complete, ledger.model, ledger.end = True, fields["model"], fields
+            del fields["kind"]
             continue
-        if fields.pop("release", None) != len(ledger.releases) + 1:
-            raise LedgerError(f"{path}, line {number}: expected release {len(ledger.releases) + 1}; a line is missing")
-        release = _from_json(path, number, fields)
-        if release.label in ledger._labels:
-            raise LedgerError(f"{path}, line {number}: a second release with the noise of an earlier one")
+        release = _read_release(ledger, where, fields)
+        known = {line.sha256 for line in ledger._known.get(release.label, [])}
+        if repeated is None and known and (release != release.again() or release.sha256 in {"", *known}):
+            repeated = number
         ledger._append(release)
-    ledger._replayed = len(ledger.releases)
-    return ledger, len(rest)
+    ledger.chain = chain
+    return Parsed(ledger, len(rest), changed, repeated)
 
 
-def _line(path: Path, number: int, text: bytes, *kinds: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(text)
-    except ValueError as error:
-        raise LedgerError(
-            f"{path}, line {number}: not a line of JSON ({error}); restore the file from a copy"
-        ) from None
-    if not isinstance(fields, dict) or fields.get("kind") not in kinds:
-        raise LedgerError(f"{path}, line {number}: expected a line of kind {' or '.join(kinds)}; is this a ledger?")
-    if kinds == ("header",):
-        fields.pop("kind")
-    return fields
-
-
-def read_release(fields: Mapping[str, Any]) -> Release:
-    """Return the release that plain values describe; ValueError where they describe none."""
-    wrong = sorted(set(fields) ^ set(Release._fields))
-    if wrong:
-        raise ValueError(f"unknown or missing fields {wrong}")
-    members = fields["members"]
-    try:
-        return Release(
-            **{name: convert(fields[name]) for name, convert in CONVERTERS.items()},
-            members=None if members is None else tuple(int(member) for member in members),
-        )
-    except TypeError as error:
-        raise ValueError(f"a field is not a number ({error})") from None
-
-
-def _from_json(path: Path, number: int, fields: dict[str, Any]) -> Release:
+def _read_release(ledger: Ledger, where: str, fields: dict[str, Any]) -> Release:
+    del fields["kind"]
+    number = fields.pop("release", None)
+    if number != len(ledger.releases) + 1:
+        raise LedgerError(f"{where}: expected release {len(ledger.releases) + 1}, got {number!r}; a line is missing")
     try:
         release = read_release(fields)
     except ValueError as error:
-        raise LedgerError(f"{path}, line {number}: {error}; restore the file from a copy") from None
-    _check_priced_as_noised(path, number, release)
+        raise LedgerError(f"{where}: {error}; restore the file from a copy") from None
+    check_release(where, release)
     return release
-
-
-def _check_priced_as_noised(path: Path, number: int, release: Release) -> None:
-    """A line must not claim a better price than its own noise and sensitivity justify."""
-    needed = release.multiplier * release.sensitivity * math.sqrt(release.nodes)
-    justified = {
-        GAUSSIAN: release.sensitivity > 0 and 0 < needed <= release.noise_std * (1 + 1e-12),
-        EXPONENTIAL: release.sensitivity > 0 and _choice_is_paid(release),
-        ZERO: release.sensitivity == 0 and release.multiplier == math.inf,
-        NONE: release.multiplier == 0,
-    }
-    drawn = {FULL: release.rate == 1, FIXED: 0 < release.rate < 1, POISSON: 0 < release.rate <= 1}
-    if not drawn.get(release.sampling, False) or release.members == () or release.leaves < 0 or release.parties < 1:
-        raise LedgerError(
-            f"{path}, line {number}: sampling={release.sampling!r}, rate={release.rate}, members={release.members}, "
-            f"leaves={release.leaves} and parties={release.parties} describe no release; restore the file from a copy"
-        )
-    if not justified.get(release.mechanism, False):
-        raise LedgerError(
-            f"{path}, line {number}: mechanism {release.mechanism!r} with noise_std={release.noise_std} and "
-            f"sensitivity={release.sensitivity} does not justify multiplier={release.multiplier}"
-        )
-
-
-def _choice_is_paid(release: Release) -> bool:
-    from .exponential import RATE_BITS, choice_mu
-
-    rate = round(release.noise_std * 2**RATE_BITS)
-    return 0 < release.multiplier and choice_mu(rate, int(release.sensitivity)) * release.multiplier <= 1 + 1e-9

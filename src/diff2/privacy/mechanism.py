@@ -12,6 +12,7 @@ continuous noise (``discrete.py``).
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +44,7 @@ class BoundedMean:
     rounding: float = 0.0  # share by which floating-point sums may exceed the sensitivity
     adjacency: str = REPLACE_ONE
     sources: tuple[tuple[float, Any], ...] = ()  # where the value is elsewhere: the questions, with their weights
+    asked: bytes = b""  # a hash of the iterates: other questions get other noise even if the answer is the same
 
 
 def combined(parts: Sequence[tuple[float, BoundedMean]]) -> BoundedMean:
@@ -60,6 +62,7 @@ def combined(parts: Sequence[tuple[float, BoundedMean]]) -> BoundedMean:
         ),
         rounding=max(mean.rounding for _, mean in parts),
         sources=tuple((weight * inner, source) for weight, mean in parts for inner, source in mean.sources),
+        asked=b"".join(repr(float(weight)).encode() + mean.asked for weight, mean in parts),
     )
 
 
@@ -85,6 +88,9 @@ class Mechanism:
     def release(self, mean: BoundedMean, multiplier: float) -> Released:
         r"""Write the ledger line, then return ``mean.value`` plus noise of deviation multiplier * sensitivity.
 
+        The line holds a hash of what is released. The same question with the same answer is the same release, and has
+        one line; another answer has other noise, and is another release.
+
         A leaf of a binary tree is released so that sums over the first leaves carry little noise. Every node of the
         tree has noise of its own, of deviation :math:`z \sqrt{D}` times the sensitivity, D levels. The sum of the first
         t leaves as released carries the noise of the at most D nodes that make up [0, t): leaf t gets what that noise
@@ -95,22 +101,40 @@ class Mechanism:
         release, grid = self._described(mean, multiplier)
         if release.leaves:
             self._require_next_leaf(release)
-        self.ledger.record(release)
         if release.mechanism == ZERO:
-            return Released(np.zeros(release.dimension), release, 0.0)
-        if release.mechanism == NONE and mean.value is not None:
-            return Released(mean.value, release, 0.0)
+            return self._recorded(Released(np.zeros(release.dimension), release, 0.0))
         return self._noised(mean, release, grid)
 
     def _noised(self, mean: BoundedMean, release: Release, grid: float) -> Released:
         if mean.value is None:
             raise LedgerError("the value to be released is not here; ask the sites with a mechanism of theirs")
+        if release.mechanism == NONE:
+            return self._recorded(Released(mean.value, release, 0.0))
+        steps = whole_steps(mean.value, grid)
         if release.leaves:
-            label: tuple[object, ...] = ("tree", release.round - release.step, release.purpose)
-            noise = leaf_noise(self.noise, release.dimension, release.step, *label)
+            noise = self._leaf_noise(release, steps, mean.asked)
         else:
-            noise = discrete_gaussian(self.noise, release.dimension, "noise", *release.label)
-        return Released((whole_steps(mean.value, grid) + noise) * grid, release, release.noise_std**2)
+            digest = self.noise.digest(steps.data, mean.asked)
+            noise = discrete_gaussian(self.noise, release.dimension, "noise", *release.label, digest)
+        return self._recorded(Released((steps + noise) * grid, release, release.noise_std**2))
+
+    def _leaf_noise(self, release: Release, steps: np.ndarray, asked: bytes) -> np.ndarray:
+        """Return the noise of a leaf; a node has noise by the values of all leaves up to its last."""
+        leaf, label = release.step, ("tree", release.round - release.step, release.purpose)
+        digests = self.noise.trees.get(release.purpose, [])[:leaf]
+        if len(digests) < leaf:
+            raise LedgerError(
+                f"the noise of the leaves before leaf {leaf} in round {release.round} is not known here; nothing was "
+                "released. Resume the run from its own checkpoint"
+            )
+        digests.append(self.noise.digest(steps.data, asked, digests[-1].encode() if digests else b""))
+        self.noise.trees[release.purpose] = digests
+        return leaf_noise(self.noise, release.dimension, leaf, *label, digests=digests)
+
+    def _recorded(self, made: Released) -> Released:
+        """Write the line with a hash of the value, which may then leave."""
+        line = made.release._replace(sha256=hashlib.sha256(made.value.astype("<f8").data).hexdigest())
+        return made._replace(release=self.ledger.record(line))
 
     def _parties(self, mean: BoundedMean, multiplier: float) -> int:
         """Return how many parties add the noise together."""
@@ -136,7 +160,8 @@ class Mechanism:
             return release._replace(mechanism=NONE, multiplier=0.0), 0.0
         parties = self._parties(mean, multiplier)
         std, grid = noise_scale(mean, multiplier, parties)
-        return release._replace(mechanism=GAUSSIAN, multiplier=multiplier, noise_std=std, parties=parties), grid
+        noised = release._replace(mechanism=GAUSSIAN, multiplier=multiplier, noise_std=std, parties=parties)
+        return noised._replace(rounding=mean.rounding), grid
 
     def _require_next_leaf(self, release: Release) -> None:
         """Refuse a leaf that does not follow the ones before it."""
@@ -194,13 +219,20 @@ def whole_steps(value: np.ndarray, grid: float) -> np.ndarray:
     return np.rint(value / grid).astype(np.int64)
 
 
-def leaf_noise(source: NoiseSource, dimension: int, leaf: int, *label: object) -> np.ndarray:
-    """Return the noise of a leaf, in grid steps: what the noise of the sum of the first leaves changes by."""
+def leaf_noise(
+    source: NoiseSource, dimension: int, leaf: int, *label: object, digests: Sequence[str] = ()
+) -> np.ndarray:
+    """Return the noise of a leaf, in grid steps: what the noise of the sum of the first leaves changes by.
+
+    Args:
+        digests: for each leaf up to this one what tells the noise of a node that ends with it.
+    """
     before, after = tree_nodes(leaf), tree_nodes(leaf + 1)
     total = np.zeros(dimension, dtype=np.int64)
     for sign, nodes in ((1, set(after) - set(before)), (-1, set(before) - set(after))):
-        for node in nodes:
-            total += sign * discrete_gaussian(source, dimension, *label, *node)
+        for level, index in nodes:
+            told = [digests[(index + 1 << level) - 1]] if digests else []
+            total += sign * discrete_gaussian(source, dimension, *label, level, index, *told)
     return total
 
 

@@ -31,13 +31,22 @@ class Release(NamedTuple):
     multiplier: float = 0.0  # what is priced: noise_std / (sensitivity + rounding) / sqrt(nodes); 0 costs infinity
     mechanism: str = GAUSSIAN  # or "exponential": a choice; "zero": identically zero, free; "none": no noise
     noise_std: float = 0.0  # of a choice: the rate at which scores count
+    rounding: float = 0.0  # share by which floating-point sums may exceed the sensitivity; the noise covers it
     dimension: int = 0
     parties: int = 1  # whose noise together is ``noise_std``: each adds noise_std / sqrt(parties)
+    sha256: str = ""  # of the released value; empty where sites add the noise, which answer a request but once
 
     @property
     def label(self) -> tuple[int, str, int]:
         """By which a release is told from all others of its run, and its noise from theirs."""
         return self.round, self.purpose, self.step
+
+    def again(self) -> Release:
+        """Return it as it is priced where the same label was released before, with another value.
+
+        Whom the first one exposed says little: a later node of a tree holds the units of earlier leaves as well.
+        """
+        return self._replace(sampling=FULL, rate=1.0, members=None)
 
     @property
     def nodes(self) -> int:

@@ -6,7 +6,9 @@ the cohort attaches the same numbers to the means it returns.
 An answer is a weighted sum of vectors clipped to the radius :math:`C`. With :math:`w` the largest weight of a unit,
 
 * replacing one unit moves the sum by at most :math:`2 C w`;
-* adding or removing one moves it by at most :math:`C w` (Poisson batches; the weights are then public constants).
+* adding or removing one moves it by at most :math:`C w` (Poisson batches). What is compared then are data sets of at
+  most :math:`n_p` records each, a public number of *slots*: weights, draws, and the place of each record follow from
+  it, the number of records itself is used nowhere, and a slot is filled or emptied (``cohorts/slots.py``).
 
 Weights of a record of client p, for m clients that take part, :math:`N` records among them and a batch of
 :math:`b_p` of its :math:`n_p` records:
@@ -77,7 +79,7 @@ class Population:
     """The units that are protected. Sizes are public.
 
     Args:
-        sizes: records of each client.
+        sizes: records of each client; of Poisson batches the public number of its slots.
         weighting: ``"clients"`` or ``"records"``.
         unit: ``"record"``, ``"group"`` (several records of one client), ``"client"``.
         clients_per_round: m of the P clients take part in a round; None: all.

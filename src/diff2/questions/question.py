@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 GRADIENT, DIFFERENCE = "gradient", "difference"  # kinds of questions; also purposes: sigma_1 and sigma_2 of the paper
 LOCAL = "local"  # purpose of a release of a local step; sigma_3
 SCALING = "scaling"  # purpose of the release, before the first round, of the columns' means and squares
+LEAST_RADIUS = 2.0**-50  # below it, the factors that clip would leave the range of single precision
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ ALL = Batch()
 class Smoothness:
     """The radius of a difference: ``factor`` times the distance of the two iterates, at most ``cap``.
 
-    It depends on released iterates alone, hence costs no privacy. Equal iterates give the radius zero.
+    It depends on released iterates alone, hence costs no privacy. Equal iterates give the radius zero, others at least
+    ``LEAST_RADIUS``.
     """
 
     factor: float
@@ -64,7 +66,7 @@ class Smoothness:
 
     def radius(self, params: Vector, previous: Vector) -> float:
         apart = distance(params, previous)
-        return min(self.factor * apart, self.cap) if apart > 0 else 0.0
+        return max(min(self.factor * apart, self.cap), LEAST_RADIUS) if apart > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,13 @@ class Question:
     params: Vector | None = field(default=None, compare=False, repr=False)
     previous: Vector | None = field(default=None, compare=False, repr=False)  # of a difference
     remember: bool = field(default=False, compare=False)  # a difference to ``params`` may be asked for next
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.radius, Smoothness) and not (self.radius == 0 or self.radius >= LEAST_RADIUS):
+            raise InvalidArgument(
+                f"expected a clipping radius of zero or at least {LEAST_RADIUS:.2g}, got {self.radius!r}; choose a "
+                "larger one, or scale the loss"
+            )
 
     @classmethod
     def gradient(

@@ -89,8 +89,8 @@ class Round:
         planned = mean.release
         if any(release.label == planned.label for release in self.releases):
             raise LedgerError(
-                f"round {self.number} has released a {planned.purpose} of step {planned.step} already; a second one "
-                "would carry the same noise, and their difference none. Give each release of a round its own step"
+                f"round {self.number} has released a {planned.purpose} of step {planned.step} already; one was "
+                "declared and is paid for. Give each release of a round its own step"
             )
         value, release, variance = self.mechanism.release(mean, self.multipliers[planned.purpose])
         self.releases.append(release)

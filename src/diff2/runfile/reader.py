@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import os
 import re
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .._fields import from_table
 from .._files import read_toml
 from .._validate import at_least, nearest, one_of, positive
 from ..algorithms import ALGORITHMS, Algorithm
+from ..algorithms.named import named
 from ..data import BuiltinSettings, DatasetSettings, DataSettings, TableSettings
 from ..data.partition import PARTITIONS
 from ..data.places import DATA_VARIABLE
@@ -28,9 +29,8 @@ from ..privacy import Budget
 from ..privacy.calibration import ACCOUNTINGS
 from ..privacy.trust import Trust
 from ..questions import Protection
-from ..routines import ROUTINES, Routine
+from ..routines import ROUTINES
 from ..training import OUTPUTS
-from .fields import from_table
 
 TABLES = ("data", "model", "algorithm", "routine", "privacy", "run", "federation")
 OF_EXPERIMENTS = {"compare": "diff2 compare"} | dict.fromkeys(("tune", "halving", "published"), "diff2 reproduce")
@@ -66,6 +66,7 @@ class PrivacySettings:
     accounting: str = "exact"
     unit: str = "record"  # or "client"; groups of records: data.group_column
     strict: bool = False
+    public_sizes: int | tuple[int, ...] | None = None  # with Poisson batches: records of each client at most
 
     def __post_init__(self) -> None:
         one_of("accounting", self.accounting, ACCOUNTINGS)
@@ -89,6 +90,7 @@ class RunSettings:
     seed: int | None = None
     metrics_every: int | None = None
     engine: str = "auto"
+    sign_with: str | None = None  # a file with an Ed25519 key; looked up beside the run file
 
     def __post_init__(self) -> None:
         Protection("client", self.weighting, self.clients_per_round, self.client_order)
@@ -160,6 +162,7 @@ class RunFile:
     privacy: PrivacySettings
     run: RunSettings
     federation: FederationSettings | None = None
+    text: str = ""  # of the file
 
     @property
     def protection(self) -> Protection:
@@ -243,25 +246,6 @@ def data_settings(table: Mapping[str, Any], folders: list[Path], *, at_sites: bo
     return replace(settings, files=files, file=None if settings.file is None else _found(settings.file, folders))
 
 
-def named(table: str, keys: Mapping[str, Any], classes: Mapping[str, type], **given: Any) -> Any:
-    """Build the class that ``name`` chooses from the other keys; a routine inside is a table of the same kind."""
-    keys = dict(keys)
-    if "name" not in keys:
-        raise InvalidArgument(f"[{table}] needs the key 'name', one of {sorted(classes)}")
-    name = keys.pop("name")
-    if not isinstance(name, str) or name not in classes:
-        raise InvalidArgument(
-            f"[{table}] name: expected one of {sorted(classes)}, got {name!r}{nearest(name, classes)}"
-        )
-    for key, hint in typing.get_type_hints(classes[name]).items():
-        if hint is Routine and key not in given:
-            inner = f"{table}.{key}"
-            if not isinstance(keys.get(key), dict):
-                raise InvalidArgument(f"[{table}] needs a routine; add a table: [{inner}] with name = ...")
-            given[key] = named(inner, keys.pop(key), ROUTINES)
-    return from_table(classes[name], table, keys, **given)
-
-
 def _check_tables(content: Mapping[str, Any], tables: Sequence[str]) -> None:
     for name, table in content.items():
         if name in OF_EXPERIMENTS and name not in tables:
@@ -278,6 +262,7 @@ def _run_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -> Ru
     federation = content.get("federation")
     return RunFile(
         path=path,
+        text=path.read_text(encoding="utf-8"),
         data=data_settings(content["data"], folders, at_sites=federation is not None) if "data" in content else None,
         federation=None if federation is None else from_table(FederationSettings, "federation", federation),
         algorithm=named("algorithm", required_table(content, "algorithm"), ALGORITHMS, routine=routine),

@@ -13,6 +13,7 @@ from torch import nn
 
 from .._files import read_json
 from ..data import EncodedClients, Encoding, load_clients
+from ..data.scaling import described_columns
 from ..errors import CheckpointError, InvalidArgument
 from ..models.mlp import mlp
 from ..training.build import Compute, prepare
@@ -41,6 +42,7 @@ def train_run_file(
     *,
     resume: bool = False,
     seed: int | None = None,
+    sign_with: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
 ) -> FinishedRun:
     """Train what the run file describes and write model, ledger, result, history and checkpoint to ``directory``.
@@ -48,6 +50,7 @@ def train_run_file(
     Args:
         resume: take up a run that was killed; without it a directory that holds anything is refused.
         seed: instead of the file's ``seed``; the run is then *not private*.
+        sign_with: a key to sign the ledger with, instead of the file's.
         progress: show a bar; by default where standard error is a terminal.
     """
     target = Path(directory)
@@ -75,6 +78,7 @@ def train_run_file(
             by_client=run.federation is not None,
         ),
         groups=tables.groups,
+        public_sizes=run.privacy.public_sizes,
         seed=settings.seed if seed is None else seed,
         output=settings.output,
         directory=target,
@@ -84,6 +88,9 @@ def train_run_file(
         leaks=tables.leaks,
         strict=run.privacy.strict,
         opening=opening,
+        columns=described_columns(encoding, tables.leaks, () if opening is None else opening.columns),
+        run_file=run.text,
+        sign_with=_key(run) if sign_with is None else sign_with,
     )
     result = training.run(progress=progress)
     if training.directory.opening is not None:
@@ -127,6 +134,10 @@ def require_free(target: Path, resume: bool) -> None:
         raise InvalidArgument(f"{target} is a file; give a directory for the run")
     if not resume and target.is_dir() and any(target.iterdir()):
         raise CheckpointError(f"{target} is not empty: resume the run in it by --resume, or choose another directory")
+
+
+def _key(run: RunFile) -> Path | None:
+    return None if run.run.sign_with is None else run.path.parent / run.run.sign_with
 
 
 def _described(run: RunFile, tables: EncodedClients, result: TrainResult) -> dict[str, Any]:

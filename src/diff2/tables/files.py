@@ -98,7 +98,7 @@ def _read(path: Path, format: FileFormat, problems: Problems) -> Frame | None:
     else:
         frame = None
         try:
-            names = _header(path, format, problems)
+            names = header_names(path, format, problems)
             if len(problems.lines) == before:
                 frame = _by_arrow(path, format, names) or _by_csv_module(path, format, names)
         except UnicodeError:
@@ -131,7 +131,7 @@ def _read_parquet(path: Path, problems: Problems) -> Frame | None:
         return None
 
 
-def _header(path: Path, format: FileFormat, problems: Problems) -> tuple[str, ...]:
+def header_names(path: Path, format: FileFormat, problems: Problems) -> tuple[str, ...]:
     """Return the names of the columns, after noting what they tell about a wrong format."""
     with _opened(path) as file:
         start = file.read(4)
@@ -142,8 +142,8 @@ def _header(path: Path, format: FileFormat, problems: Problems) -> tuple[str, ..
             f"set the encoding to {encoding} (--encoding, or encoding in [file])",
         )  # fmt: skip
         return ()
-    with _text(path, format) as file:
-        names = tuple(name.strip() for name in next(_lines(file, format), []))
+    with opened_text(path, format) as file:
+        names = tuple(name.strip() for name in next(csv_lines(file, format), []))
     if not names:
         problems.add(str(path), "is empty", "expected a line of column names and one line for each record")
     if len(names) == 1:
@@ -182,8 +182,8 @@ def _by_arrow(path: Path, format: FileFormat, names: tuple[str, ...]) -> Frame |
 
 def _by_csv_module(path: Path, format: FileFormat, names: tuple[str, ...]) -> Frame:
     width = len(names)
-    with _text(path, format) as file:
-        lines = _lines(file, format)
+    with opened_text(path, format) as file:
+        lines = csv_lines(file, format)
         next(lines)
         records = [line[:width] for line in lines]
     columns: list[Any] = list(zip_longest(*records)) if records else [[]] * width
@@ -191,7 +191,7 @@ def _by_csv_module(path: Path, format: FileFormat, names: tuple[str, ...]) -> Fr
     return Frame(names, tuple(Cells(objects(column)) for column in columns), len(records))
 
 
-def _lines(file: TextIO, format: FileFormat) -> Iterator[list[str]]:
+def csv_lines(file: TextIO, format: FileFormat) -> Iterator[list[str]]:
     """Yield the lines that are not empty."""
     return (line for line in csv.reader(file, delimiter=format.delimiter) if line)
 
@@ -200,6 +200,6 @@ def _opened(path: Path) -> Any:
     return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
 
 
-def _text(path: Path, format: FileFormat) -> Any:
+def opened_text(path: Path, format: FileFormat) -> Any:
     opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
     return opener(path, "rt", encoding=format.codec, newline="")

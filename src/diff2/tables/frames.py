@@ -95,7 +95,7 @@ def _of_data_frame(data: Any) -> Frame:
             f"expected a table as numpy, pandas, polars, Arrow or a dictionary holds it, got {type(data).__name__}; "
             "turn it into one of these first"
         ) from None
-    return Frame(tuple(names), tuple(_of_series(frame[name]) for name in frame.columns), len(frame))
+    return Frame(tuple(names), tuple(_of_series(series) for series in frame.iter_columns()), len(frame))
 
 
 def _of_series(series: Any) -> Cells:

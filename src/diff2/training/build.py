@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
+from .._files import plain
 from .._types import Loss
 from .._validate import at_least, one_of
+from .._version import __version__
 from ..algorithms import Algorithm
 from ..cohorts import Client, LocalCohort, PerClientCohort
 from ..cohorts.clients import as_clients, as_groups, as_pair
-from ..errors import InvalidArgument, leak
+from ..cohorts.slots import EXACT_SIZES, slots_of
+from ..errors import InvalidArgument, leak, unusable
 from ..gradients import Engine, Shapes, build_engine
+from ..gradients.probe import indices_fit, made_up_inputs
 from ..models.losses import check_targets, resolve_loss
 from ..planning import Plan, plan
+from ..planning.header import described
 from ..planning.plan import protected
+from ..planning.verify import check_against
 from ..privacy import BoundedMean, Budget, Mechanism
+from ..privacy.release import ADD_OR_REMOVE_ONE
+from ..privacy.signing import Signer
 from ..questions import SCALING, Cohort, Population, Protection
 from ..routines import Averaging
 from . import OUTPUTS
-from .directory import RunDirectory
+from .directory import LEDGER, RunDirectory
 from .loop import Callback, Training
 from .metrics import ExactMetrics
-from .result import TrainResult
+from .result import TrainResult, model_digest
 
 
 @dataclass(frozen=True)
@@ -118,6 +128,7 @@ def prepare(
     protection: Protection | None = None,
     compute: Compute | None = None,
     groups: Any = None,
+    public_sizes: int | Sequence[int] | None = None,
     seed: int | None = None,
     output: str = "last",
     directory: str | os.PathLike[str] | None = None,
@@ -127,6 +138,9 @@ def prepare(
     leaks: Sequence[str] = (),
     strict: bool = False,
     opening: Opening | None = None,
+    columns: Mapping[str, Any] | None = None,
+    run_file: str | None = None,
+    sign_with: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Training:
     """Check everything and build the run. Nothing is spent yet, except by an ``opening``.
@@ -136,6 +150,8 @@ def prepare(
         compute: how gradients are computed.
         groups: for each client an array with the group of each record (numbers or texts, say of a person): the records
             of one group are protected together.
+        public_sizes: with Poisson batches, which protect whether a record is there at all, a public number of records
+            that each client has at most: one number, or one for each. Without it the exact numbers leak.
         output: ``"last"`` returns x_R; ``"uniform"`` one of x_0, ..., x_{R-1} at random, as in the paper's theorems.
         directory: keeps ledger.jsonl and checkpoint.pt; without it both are in memory only.
         resume: take up the run in ``directory``, or start it if there is none.
@@ -144,29 +160,46 @@ def prepare(
         leaks: what else the caller knows to have left without noise (for example: scaling by the data's own range).
         strict: refuse leaks instead of warning.
         opening: a release about all records that is made now, before the first round, out of the same budget.
+        columns: what each column means and where its bounds come from, in plain values, for the ledger.
+        run_file: the text of the file that describes the run, for the ledger.
+        sign_with: a PEM file with an Ed25519 key, to sign the ledger in ``directory`` with when the run is complete.
         settings: fields of :class:`diff2.Protection` and :class:`diff2.Compute` by name, such as ``unit="client"``.
     """
     check_output(output, algorithm)
+    signer = None if sign_with is None else Signer(sign_with)
     protection, compute = _split(protection, compute, settings)
     loss_name, loss_function = resolve_loss(loss)
     if not isinstance(model, nn.Module):
         raise InvalidArgument(f"expected model to be a torch.nn.Module, got {type(model).__name__}")
+    untouched = copy.deepcopy(model)
     dtype, device = _placement(model, compute)
     people = as_clients(clients, loss_function, dtype=dtype, device=device)
     numbers = None if groups is None else as_groups(groups, people)
+    adjacency = getattr(algorithm, "adjacency", None)  # what is no algorithm is refused below
     noise_plan = plan(
-        algorithm, budget, [client.size for client in people], _grouped(protection, numbers is not None),
+        algorithm, budget, slots_of(public_sizes, people, adjacency), _grouped(protection, numbers is not None),
         opening_share=None if opening is None else opening.share,
     )  # fmt: skip
     engine, stochastic = build_engine(
         model, loss_function, Shapes.of(*people[0]), dtype=dtype, device=device, chunk_rows=compute.chunk_rows,
         grouped=numbers is not None, engine=compute.engine, example=compute.example,
     )  # fmt: skip
-    _check_all_targets(engine, loss_function, people)
+    _check_values(engine, loss_function, people, compute.example)
+    if adjacency == ADD_OR_REMOVE_ONE and public_sizes is None:
+        leaks = (*leaks, EXACT_SIZES)
     named_leaks = declare_leaks(budget, metrics_every, holdout, leaks, strict)
     run = RunDirectory(
         directory,
-        header=header(noise_plan, engine, seed, named_leaks),
+        header=header(
+            noise_plan,
+            engine,
+            seed,
+            named_leaks,
+            columns=columns,
+            run_file=run_file,
+            signed_by=None if signer is None else signer.public,
+        ),
+        signer=signer,
         settings={
             "loss": loss_name,
             "model": repr(model),
@@ -188,22 +221,28 @@ def prepare(
     metrics = None
     if metrics_every is not None:
         metrics = ExactMetrics(engine, loss_function, cohort, protection.weighting, metrics_every, held)
-    return assembled(noise_plan, engine, run, cohort, mechanism, output, metrics)
+    return assembled(noise_plan, untouched, engine, run, cohort, mechanism, output, metrics, strict=strict)
 
 
 def assembled(
     noise_plan: Plan,
+    untouched: nn.Module,
     engine: Engine,
     run: RunDirectory,
     cohort: Cohort,
     mechanism: Mechanism,
     output: str,
     metrics: ExactMetrics | None = None,
+    *,
+    strict: bool = False,
 ) -> Training:
     """Return the run; with ``output="uniform"``, draw which iterate it will return."""
+    if run.path is not None and run.resumed is not None:
+        check_against(noise_plan, mechanism.ledger, run.path / LEDGER)
     algorithm, last = noise_plan.algorithm, output == "last"
     return Training(
         plan=noise_plan,
+        untouched=untouched,
         cohort=cohort,
         mechanism=mechanism,
         engine=engine,
@@ -212,31 +251,42 @@ def assembled(
         output_round=algorithm.rounds if last else run.noise.integer(algorithm.rounds, "output"),
         output_step=0 if last else run.noise.integer(algorithm.routine.local_steps, "output step"),
         metrics=metrics,
+        strict=strict,
     )
 
 
 def header(
-    noise_plan: Plan, engine: Engine, seed: int | None, leaks: Sequence[str], trust: Mapping[str, Any] | None = None
+    noise_plan: Plan,
+    engine: Engine,
+    seed: int | None,
+    leaks: Sequence[str],
+    trust: Mapping[str, Any] | None = None,
+    *,
+    columns: Mapping[str, Any] | None = None,
+    run_file: str | None = None,
+    signed_by: str | None = None,
 ) -> dict[str, Any]:
-    """Describe the run for the ledger; ``trust``: who adds the noise, where that is not whoever runs this."""
-    budget, population = noise_plan.budget, noise_plan.population
+    """Describe the run for the ledger.
+
+    Args:
+        trust: who adds the noise, where that is not whoever runs this.
+        columns: what each column means, and where its bounds come from.
+        run_file: the text of the run file.
+        signed_by: the public key of whoever will sign the ledger.
+    """
+    file = None if run_file is None else {"text": run_file, "sha256": hashlib.sha256(run_file.encode()).hexdigest()}
     return {
         "library": "diff2",
-        "adjacency": population.adjacency,
-        "unit": population.unit,
-        "client_sizes": list(population.sizes),
-        "weighting": population.weighting,
-        "clients_per_round": population.clients_per_round,
-        "client_order": population.client_order,
-        "accounting": noise_plan.accounting,
-        "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
-        "algorithm": noise_plan.algorithm,
+        "version": __version__,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        **described(noise_plan, trust),
         "dimension": len(engine.flat),
         "engine": engine.name,
         "seeded": seed is not None,
         "leaks": list(leaks),
-        **({} if noise_plan.opening_share is None else {"opening_share": noise_plan.opening_share}),
-        **({} if trust is None else {"trust": dict(trust)}),
+        "columns": plain(columns),
+        "run_file": file,
+        "signed_by": signed_by,
     }
 
 
@@ -244,19 +294,10 @@ def same_bytes(engine: Engine, output: str) -> dict[str, Any]:
     """Return what must be the same for a resumed run to give the bytes of one that was never interrupted."""
     return {
         "output": output,
-        "start": _start_digest(engine.flat.module),
+        "start": model_digest(engine.flat.module),
         "dtype": str(engine.flat.dtype),
         "chunk_rows": engine.chunk_rows,
     }
-
-
-def _start_digest(module: nn.Module) -> str:
-    """Return a hash of all that the model starts from: parameters, trained or not, and buffers."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def check_output(output: str, algorithm: Algorithm) -> None:
@@ -333,8 +374,14 @@ def _placement(model: nn.Module, compute: Compute) -> tuple[torch.dtype, torch.d
     return dtype, torch.device(device)
 
 
-def _check_all_targets(engine: Engine, loss: Loss, people: list[Client]) -> None:
+def _check_values(
+    engine: Engine, loss: Loss, people: list[Client], example: tuple[torch.Tensor, torch.Tensor] | None
+) -> None:
+    """Refuse class numbers and indices that the model does not have, before anything is spent; say nothing of them."""
+    module, made_up = engine.flat.module, made_up_inputs(Shapes.of(*people[0]), engine.flat.module, 1)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout must not advance the caller's generator
-        shape = engine.flat.module(people[0].inputs[:1]).shape
+        shape = module(made_up if example is None else example[0][:1].to(made_up)).shape
     for client in people:
         check_targets(loss, client.targets, shape)
+    if not indices_fit(module, [client.inputs for client in people]):
+        raise unusable("clients")

@@ -1,8 +1,8 @@
 """The directory of a run: where its noise, its ledger and its checkpoint come from, for a new run or a resumed one.
 
 A checkpoint of an unfinished run holds the key of its noise, so the file is readable by its owner alone, and the key is
-wiped when the run is complete. Resuming with other settings, or with other records, is refused: the same noise on
-another mean would give the difference of the two means away.
+wiped when the run is complete. Resuming with other settings, or with other records, is refused: what comes out
+differently would be released, and paid for, a second time, and what comes out the same would say that it did.
 
 The order on disk: the checkpoint with the key comes first, then the ledger, then ledger lines, then values. A run that
 is killed anywhere in between can be resumed, and releases nothing twice.
@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .._files import plain, write_whole
-from ..errors import CheckpointError, InvalidArgument
+from .._files import plain, write_json, write_whole
+from ..errors import CheckpointError, InvalidArgument, LedgerError
 from ..privacy import Ledger, NoiseSource
+from ..privacy.signing import SIGNATURE, Signer
 
-FORMAT = 3
+FORMAT = 4
 CHECKPOINT, LEDGER = "checkpoint.pt", "ledger.jsonl"
 
 
@@ -35,6 +36,7 @@ class Checkpoint(NamedTuple):
     history: list[dict[str, Any]]
     settings: dict[str, Any]  # whatever must be the same to resume
     key: bytes  # of the noise; empty once the run is complete
+    trees: dict[str, list[str]]  # of the noise, likewise
     private: bool
     records_tag: bytes  # a keyed hash of the records
     opening: list[float] | None  # what was released before the first round
@@ -52,6 +54,7 @@ class RunDirectory:
         settings: Mapping[str, Any],
         seed: int | None,
         resume: bool = False,
+        signer: Signer | None = None,
     ):
         """Open the run, or resume it; spend nothing.
 
@@ -60,16 +63,20 @@ class RunDirectory:
             settings: whatever else must be the same for a run to be resumed.
             seed: None takes the noise from the operating system.
             resume: take up the run in ``path``, or start it if there is none.
+            signer: signs the ledger when the run is complete.
         """
+        if signer is not None and path is None:
+            raise InvalidArgument("sign_with signs the ledger in a directory; give directory=...")
+        self._signer = signer
         self.path = None if path is None else Path(path)
-        self.settings = {**plain(header), **plain(settings), "seed": seed}
+        self._header = plain(header)
+        self.settings = {**_lasting(self._header), **plain(settings), "seed": seed}
         self.resumed = self._find(resume)
         self._tag, self.opening = b"", None if self.resumed is None else self.resumed.opening
         if self.resumed is not None and not self.resumed.complete:
-            self.noise = NoiseSource(self.resumed.key, private=self.resumed.private)
+            self.noise = NoiseSource(self.resumed.key, private=self.resumed.private, trees=self.resumed.trees)
         else:
             self.noise = NoiseSource.from_system() if seed is None else NoiseSource.from_seed(seed)
-        self._header = plain(header)
 
     @property
     def complete(self) -> bool:
@@ -87,19 +94,36 @@ class RunDirectory:
             return Ledger(self._header)
         if self.complete and self.resumed is not None:
             self._tag = self.resumed.records_tag  # the key is gone, and nothing more will be released
-            return Ledger.read(self.path / LEDGER)
+            return self._same_run(Ledger.read(self.path / LEDGER))
         self._tag = records if isinstance(records, bytes) else records_tag(self.noise.key, records)
         if self.resumed is None:
             self.save(None, [])
             return Ledger(self._header, self.path / LEDGER)
         if self._tag != self.resumed.records_tag:
             raise CheckpointError(
-                f"{self.path / CHECKPOINT} belongs to a run on other records of the same shape; resuming would use the "
-                "same noise twice. Restore the records, or start a new run in another directory"
+                f"{self.path / CHECKPOINT} belongs to a run on other records of the same shape; its rounds would be "
+                "released a second time. Restore the records, or start a new run in another directory"
             )
         if not (self.path / LEDGER).exists() and self.resumed.state is None:  # killed before there was a ledger
             return Ledger(self._header, self.path / LEDGER)
-        return Ledger.resume(self.path / LEDGER)
+        return self._same_run(Ledger.resume(self.path / LEDGER))
+
+    def _same_run(self, ledger: Ledger) -> Ledger:
+        """Refuse a ledger that is not of this run, or ends before its checkpoint."""
+        path, state = Path(self.path or "") / LEDGER, None if self.resumed is None else self.resumed.state
+        _require_same(path, _lasting(self._header), _lasting(ledger.header))
+        last = max((release.round for release in ledger.releases), default=0)
+        if state is not None and last < state["round"]:
+            raise LedgerError(
+                f"{path} ends in round {last}, its checkpoint is after round {state['round']}: lines are missing. "
+                "Restore the file from a copy"
+            )
+        return ledger
+
+    def sign(self, ledger: Ledger) -> None:
+        """Put the signature of a complete ledger beside it, where the run is to be signed."""
+        if self._signer is not None and self.path is not None:
+            write_json(self.path / SIGNATURE, self._signer.sign(ledger.chain))
 
     def save(self, state: Mapping[str, Any] | None, history: list[dict[str, Any]], *, complete: bool = False) -> None:
         """Write the checkpoint; the key of the noise is wiped from a complete one."""
@@ -107,7 +131,7 @@ class RunDirectory:
             return
         checkpoint = Checkpoint(
             None if state is None else dict(state), history, self.settings, b"" if complete else self.noise.key,
-            self.noise.private, self._tag, self.opening, complete,
+            {} if complete else self.noise.trees, self.noise.private, self._tag, self.opening, complete,
         )  # fmt: skip
         fields = {**checkpoint._asdict(), "key": checkpoint.key.hex(), "records_tag": checkpoint.records_tag.hex()}
         file = io.BytesIO()
@@ -160,6 +184,11 @@ def records_tag(key: bytes, clients: Sequence[Iterable[torch.Tensor]]) -> bytes:
             digest.update(f"{tuple(part.shape)} {part.dtype};".encode())
             digest.update(part.cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.digest()
+
+
+def _lasting(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a header must be the same when a run is resumed: not when, by what and from which text."""
+    return {name: value for name, value in header.items() if name not in ("time", "version", "run_file")}
 
 
 def _require_same(path: Path, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:

@@ -11,17 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from .._numbers import epsilon_text
 from .._progress import progress_bar
 from .._types import Vector
 from .._vectors import distance, norm
-from ..gradients import Engine
+from ..errors import Diff2Error
+from ..gradients import Engine, FlatModule
 from ..planning import Plan
 from ..privacy import Mechanism
 from ..questions import Cohort, Round
 from .directory import RunDirectory
 from .metrics import ExactMetrics
-from .result import TrainResult, history_table
+from .result import TrainResult, history_table, model_digest
 
 CHECKPOINT_SECONDS = 2.0
 
@@ -62,6 +65,7 @@ class Training:
     """A run that is ready to start. Build it with :func:`diff2.prepare`."""
 
     plan: Plan
+    untouched: nn.Module  # the caller's model; it sees no record, and becomes the model that is returned
     cohort: Cohort
     mechanism: Mechanism
     engine: Engine
@@ -70,6 +74,7 @@ class Training:
     output_round: int  # x of this round is returned
     output_step: int  # or, if not 0, the local iterate after this many steps of the next
     metrics: ExactMetrics | None = None
+    strict: bool = False  # errors of a model or an algorithm, which may quote records, are not passed on
 
     def init(self) -> TrainState:
         """Return the state before the first round, or the one that was resumed."""
@@ -82,6 +87,20 @@ class Training:
 
     def step(self, state: TrainState) -> tuple[TrainState, RoundInfo]:
         """Do one round."""
+        if not self.strict:
+            return self._step(state)
+        try:
+            return self._step(state)
+        except (Diff2Error, OSError, MemoryError):
+            raise
+        except Exception:  # not chained either: a traceback would show it
+            pass
+        raise Diff2Error(
+            f"round {state.round + 1} failed, and why is not said, because the reason may quote records "
+            "(strict=True). Try model, loss and algorithm on made-up records without strict"
+        )
+
+    def _step(self, state: TrainState) -> tuple[TrainState, RoundInfo]:
         began = time.perf_counter()
         r, algorithm, population = state.round + 1, self.plan.algorithm, self.plan.population
         round = Round(
@@ -126,17 +145,21 @@ class Training:
                 while state.round < rounds:
                     state, info = self.step(state)
                     history.append(_row(info))
-                    report(state.round, note=lambda: f"epsilon {epsilon_text(ledger.epsilon())}")
+                    report(state.round, note=lambda: f"epsilon {epsilon_text(ledger.released_epsilon())} so far")
                     if True in [callback(state, info) for callback in callbacks]:
                         break
                     if time.monotonic() - saved > CHECKPOINT_SECONDS:
                         ledger.sync()
                         self.directory.save(state._asdict(), history)
                         saved = time.monotonic()
-            ledger.close()
+        flat = FlatModule(self.untouched, dtype=self.engine.flat.dtype, device=self.engine.flat.device)
+        model = flat.trained_module(state.output)
+        ledger.close(model_digest(model))
+        self.directory.sign(ledger)
+        if not self.directory.complete:
             self.directory.save(state._asdict(), history, complete=True)
         return TrainResult(
-            model=self.engine.flat.trained_module(state.output),
+            model=model,
             params=state.output.clone(),
             history=history_table(history, ledger),
             ledger=ledger,

@@ -41,6 +41,10 @@ class ExactMetrics:
         self._engine = engine
         self._loss = loss
         self._cohort = cohort
+        records, slots = cohort.records, list(cohort.population.sizes)
+        present = records.weights > 0  # a slot may be empty (``cohorts/slots.py``)
+        self._sizes = [int(part.sum()) for part in present.split(slots)]
+        self._records = records if self._sizes == slots else Records(*(part[present] for part in records))
         self._by_client = weighting == "clients"
         self._every = every
         self._holdout = None if holdout is None else Records.of(*holdout)
@@ -50,11 +54,13 @@ class ExactMetrics:
         """Return the metrics at ``params``, or nothing where it is not this round's turn."""
         if round % self._every:
             return {}
-        evaluation = self._cohort.evaluate(params) if isinstance(self._cohort, LocalCohort) else None
+        evaluation = None
+        if isinstance(self._cohort, LocalCohort) and self._records is self._cohort.records:
+            evaluation = self._cohort.evaluate(params)
         if evaluation is not None:  # losses and gradient from one pass
             gradient, found = evaluation.gradient, _Found(evaluation.losses, evaluation.hits)
         else:
-            gradient, found = self._cohort.exact_gradient(params), self._found(params, self._cohort.records)
+            gradient, found = self._cohort.exact_gradient(params), self._found(params, self._records)
         metrics = {"train_loss": self._objective(found), "squared_gradient_norm": float(gradient.square().sum())}
         held = None if self._holdout is None else self._found(params, self._holdout)
         if held is not None:
@@ -66,7 +72,7 @@ class ExactMetrics:
         return metrics
 
     def _objective(self, found: _Found) -> float:
-        sizes = list(self._cohort.population.sizes)
+        sizes = self._sizes
         losses = [float(part.double().sum()) for part in found.losses.split(sizes)]
         if self._by_client:
             return sum(loss / size for loss, size in zip(losses, sizes, strict=True)) / len(sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """A trained model, and everything needed to say what it cost."""
+    """A trained model, and everything needed to say what it cost. Nothing in it has seen a record."""
 
     model: nn.Module
     params: Vector  # of the model, as one vector
@@ -38,7 +39,7 @@ class TrainResult:
 
     @property
     def epsilon(self) -> float:
-        """What the run cost, from the ledger, at the budget's delta."""
+        """What the run cost, at the budget's delta: that of the whole plan, however many releases were made."""
         return self.ledger.epsilon()
 
     def summary(self) -> dict[str, Any]:
@@ -73,11 +74,21 @@ class TrainResult:
         return target
 
 
+def model_digest(model: nn.Module | Mapping[str, torch.Tensor]) -> str:
+    """Return the SHA-256 of all that a model holds, trained or not: names, shapes, types and values, by name."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted((model.state_dict() if isinstance(model, nn.Module) else model).items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
 def history_table(rows: list[dict[str, Any]], ledger: Ledger) -> pandas.DataFrame:
-    """Return the rounds as a table, with the epsilon spent after each."""
+    """Return the rounds as a table, with what was released after each, which is no guarantee."""
     import pandas
 
     table = pandas.DataFrame(rows)
     if len(table):
-        table.insert(table.columns.get_loc("multiplier") + 1, "epsilon", ledger.epsilon_path(list(table["round"])))
+        path = ledger.epsilon_path(list(table["round"]))
+        table.insert(table.columns.get_loc("multiplier") + 1, "released_epsilon", path)
     return table

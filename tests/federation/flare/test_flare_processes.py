@@ -15,6 +15,8 @@ import psutil
 import pytest
 import torch
 from bad_site import VARIABLE
+from nvflare.apis.fl_constant import FLContextKey, ReservedKey
+from nvflare.apis.fl_context import FLContext
 from nvflare.collab.api.context import set_call_context
 
 from catalogue import CATALOGUE, PRIVATE, SAMPLED, diff2_with, run
@@ -53,7 +55,7 @@ def path_of_bad_sites(monkeypatch):
 
 
 def spec_of(name, directory, timeout=60.0, **options):
-    return JobSpec(agreement_of(name), NAMES, directory, timeout=timeout, **options)
+    return JobSpec(agreement_of(name), directory, timeout=timeout, **options)
 
 
 def same_in_one_process(spec, name):
@@ -72,8 +74,8 @@ def no_answer_was_given_twice(sites):
 
 def simulate_all(names, tmp_path, timeout):
     """Run one spec after the other in one job of the simulator."""
-    sites = write_sites(tmp_path / "sites")
     specs = {name: spec_of(name, tmp_path / "runs" / str(i)) for i, name in enumerate(names)}
+    sites = write_sites(tmp_path / "sites", *(spec.agreement for spec in specs.values()))
     job = write_job(tmp_path / "job", list(specs.values()), start_timeout=START)
     with Processes() as processes:
         start_simulator(processes, job, tmp_path, NAMES, sites)
@@ -100,7 +102,8 @@ def test_the_simulator_gives_the_same_bytes_for_every_algorithm(sampled, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["diff2", "bvr"])
 def test_real_processes_give_the_same_bytes(name, tmp_path):
-    sites, spec, heard = write_sites(tmp_path / "sites"), spec_of(name, tmp_path / "run"), set()
+    spec, heard = spec_of(name, tmp_path / "run"), set()
+    sites = write_sites(tmp_path / "sites", spec.agreement)
 
     def listening(report):
         for process in psutil.Process().children(recursive=True):
@@ -110,6 +113,8 @@ def test_real_processes_give_the_same_bytes(name, tmp_path):
     same_in_one_process(spec, name)
     no_answer_was_given_twice(sites)
     assert heard == {"127.0.0.1"}  # nobody else can reach them
+    for line in lines(sites / "south" / "diff2-site" / "ledger.jsonl")[1:]:
+        assert (line["caller"], line["submitter"], len(line["job"])) == ("server", "admin@diff2.local", 36)
 
 
 def test_a_job_holds_no_code_and_only_classes_that_sites_allow(tmp_path):
@@ -122,14 +127,21 @@ def test_a_job_holds_no_code_and_only_classes_that_sites_allow(tmp_path):
 
 
 def test_a_site_answers_the_server_and_nobody_else(tmp_path, monkeypatch):
-    monkeypatch.setenv("DIFF2_SITE", str(write_sites(tmp_path / "sites")))
+    monkeypatch.setenv("DIFF2_SITE", str(write_sites(tmp_path / "sites", agreement_of("diff2"))))
     site, question = FlareSite(), write(Message("describe", {"agreement": agreement_of("diff2").to_json()}))
     kinds = {}
+    context = FLContext()
+    context.put(ReservedKey.RUN_NUM, "job 7", private=True, sticky=False)
+    context.put(FLContextKey.JOB_META, {"submitter_name": "ada"}, private=True, sticky=False)
     for caller in ("server", "south"):
-        set_call_context(SimpleNamespace(caller=caller, app=SimpleNamespace(name="north")))
+        app = SimpleNamespace(name="north", get_prop=lambda name: context)
+        set_call_context(SimpleNamespace(caller=caller, app=app))
         kinds[caller] = read(site.ask(question)).kind
+        site.ask(b"")
     set_call_context(None)
     assert kinds == {"server": "description", "south": "refusal"}
+    last = lines(tmp_path / "sites" / "north" / "diff2-site" / "ledger.jsonl")[-1]
+    assert (last["kind"], last["caller"], last["job"], last["submitter"]) == ("refusal", "server", "job 7", "ada")
 
 
 class Killer(threading.Thread):
@@ -157,8 +169,8 @@ class Killer(threading.Thread):
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["south", "server"])
 def test_a_run_is_resumed_after_kill_9(victim, tmp_path):
-    sites = write_sites(tmp_path / "sites")
-    spec = JobSpec(agreement_of(LONG), NAMES, tmp_path / "run", timeout=20.0)
+    spec = JobSpec(agreement_of(LONG), tmp_path / "run", timeout=20.0)
+    sites = write_sites(tmp_path / "sites", spec.agreement)
     killer, heard = Killer(spec, victim), []
     jobs = run_locally(
         spec, sites, simulate=False, restarts=2, start_timeout=START, started=killer.started, report=heard.append
@@ -173,8 +185,8 @@ def test_a_run_is_resumed_after_kill_9(victim, tmp_path):
 @pytest.mark.slow
 def test_a_killed_job_process_of_a_site_stops_the_job_and_a_new_one_resumes(tmp_path):
     """Only the process of the job dies; the site itself lives on."""
-    sites = write_sites(tmp_path / "sites")
-    spec = JobSpec(agreement_of(LONG), NAMES, tmp_path / "run", timeout=20.0)
+    spec = JobSpec(agreement_of(LONG), tmp_path / "run", timeout=20.0)
+    sites = write_sites(tmp_path / "sites", spec.agreement)
     killer = Killer(spec, "south", whole=False)
     jobs = run_locally(spec, sites, simulate=False, restarts=2, start_timeout=START, started=killer.started)
     assert killer.killed
@@ -184,7 +196,7 @@ def test_a_killed_job_process_of_a_site_stops_the_job_and_a_new_one_resumes(tmp_
 
 def misbehaving(tmp_path, monkeypatch, how):
     """Sites of which 'south' misbehaves in round 4."""
-    sites = write_sites(tmp_path / "sites")
+    sites = write_sites(tmp_path / "sites", agreement_of("diff2"))
     monkeypatch.setenv(VARIABLE, str(sites / "south" / "records.npz"))
     text = f'[data]\nentry_point = "bad_site:{how}"\n[policy]\nepsilon = inf\n'
     (sites / "south" / "site.toml").write_text(text, encoding="utf-8")
@@ -228,7 +240,7 @@ def test_messages_delivered_twice_change_nothing(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_job_does_not_begin_with_too_few_sites(tmp_path, monkeypatch):
     """One site's process ends at once: no job is submitted, and nothing is waited for."""
-    sites = write_sites(tmp_path / "sites")
+    sites = write_sites(tmp_path / "sites", agreement_of("diff2"))
     started = Processes.start
 
     def broken(self, name, command, **options):
@@ -242,7 +254,7 @@ def test_a_job_does_not_begin_with_too_few_sites(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_site_that_refuses_is_not_asked_again(tmp_path):
-    sites = write_sites(tmp_path / "sites")
+    sites = write_sites(tmp_path / "sites", agreement_of("diff2"))
     (sites / "east" / "site.toml").write_text('[data]\nfile = "records.npz"\n[policy]\nepsilon = 1.0\n')
     with pytest.raises(SiteRefused, match="'east': the run is seeded"):
         run_locally(spec_of("diff2", tmp_path / "run"), sites, simulate=False, restarts=3, start_timeout=START)

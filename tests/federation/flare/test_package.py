@@ -1,12 +1,21 @@
 """A package: what goes to whom, and nothing else; provisioned, it trains on loopback and turns strangers away."""
 
 import json
+import os
+import re
+import shutil
+import stat
+import subprocess
 import sys
 import time
+import zipfile
 from functools import partial
+from types import SimpleNamespace
 
 import psutil
 import pytest
+import yaml
+from nvflare.lighter.provisioner import Provisioner
 from typer.testing import CliRunner
 
 from diff2._files import read_json
@@ -17,13 +26,13 @@ from diff2.federation.flare.job import read_job
 from diff2.federation.flare.launch import NEEDED, keep_needed_requests, read_kit, start_command
 from diff2.federation.flare.package import check_directory, write_package
 from diff2.federation.flare.processes import Processes
-from diff2.federation.flare.provisioning import Parties, free_ports, harden
+from diff2.federation.flare.provisioning import Parties, free_ports, harden, provision_locally
 from diff2.federation.flare.submit import submit
 from diff2.federation.server import OUTCOME, PROGRESS
 from diff2.federation.site.policy import read_site_file
 from diff2.privacy import Ledger
 from diff2.runfile.reader import read_run_file
-from federated import NAMES, write_tables
+from federated import NAMES, lines, write_tables
 
 RUN = """\
 [data]
@@ -106,10 +115,158 @@ def test_every_secret_is_in_one_folder(package):
         assert len(others) == len(NAMES) + 1
         held = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
         assert not any(key in held for key in others)
-    state = next((root / "authority").rglob("cert.json"))
-    assert "PRIVATE KEY" in state.read_text()  # of the root
+    state = json.loads(next((root / "authority").rglob("cert.json")).read_text())
+    assert set(state) == {"root_cert", "root_pri_key"}
+    kept = b"".join(path.read_bytes() for path in (root / "authority").rglob("*") if path.is_file())
+    assert kept.count(b"BEGIN RSA PRIVATE KEY") == 1
+    assert "private key of the root" in (root / "authority" / "README.md").read_text()
     handed_out = [path for folder in package.values() for path in folder.rglob("*") if path.is_file()]
     assert not [path for path in handed_out if path.name == "cert.json"]
+
+
+def modes(root):
+    """The modes of folders, and of files, below and including a folder."""
+    found = [root, *root.rglob("*")]
+    of = {path: stat.S_IMODE(path.stat().st_mode) for path in found}
+    return {of[path] for path in found if path.is_dir()}, {of[path] for path in found if path.is_file()}
+
+
+def test_all_of_it_is_its_owners_alone(tmp_path):
+    """Whatever the umask, and from the moment a file is there: nothing is loosened first."""
+    before = os.umask(0)
+    try:
+        root = packaged(tmp_path)["server"].parent
+        assert modes(root) == ({0o700}, {0o600, 0o700})
+        assert not [path for path in root.rglob("*") if path.stat().st_mode & 0o100 and path.suffix not in ("", ".sh")]
+        kits = provision_locally(tmp_path / "local", NAMES)
+        assert modes(kits.server.parent.parent) == ({0o700}, {0o600, 0o700})
+    finally:
+        assert os.umask(before) == 0  # as it was
+
+
+def test_files_are_created_with_these_modes_and_not_changed_to_them(tmp_path, monkeypatch):
+    masks, make = [], Provisioner.provision
+
+    def watch(*arguments):
+        masks.append(os.umask(0o077))
+        return make(*arguments)
+
+    monkeypatch.setattr(Provisioner, "provision", watch)
+    packaged(tmp_path)
+    assert masks == [0o077]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A package for requests, the requests of all parties with their keys, and the package that answers them."""
+    folder = tmp_path_factory.mktemp("requests")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(folder))  # FLARE keeps a record of requests there
+        run = requested(folder, Parties(NAMES))
+        command = ["federate", "package", str(run.path), "--out", str(folder / "package")]
+        told = CliRunner().invoke(app, [*command, "--requests", str(folder / "sent")])
+        assert told.exit_code == 0, told.output
+    return folder
+
+
+def requested(folder, parties, rounds=2):
+    """Have all parties make their keys and send their requests; return the run."""
+    run = read_run_file(run_file(folder, rounds=rounds), None)
+    (folder / "sent").mkdir()
+    for name, party in write_package(run, folder / "first", parties).items():
+        request(party / "participant.yml", folder / "keys" / name)
+        made = next((folder / "keys" / name).glob("*.request.zip"))
+        shutil.copyfile(made, folder / "sent" / made.name)
+    return run
+
+
+def packaged_for_requests(folder, rounds, ports):
+    """Write a package for requests, and make the kit of every party from it, as the party would."""
+    parties = Parties(NAMES, port=ports[0], admin_port=ports[1])
+    run = requested(folder, parties, rounds)
+    folders = write_package(run, folder / "package", parties, requests=folder / "sent")
+    for name, party in folders.items():
+        own_kit(next(party.glob("*.signed.zip")), folder / "keys" / name, folder / "kits" / name).rename(party / "kit")
+    return folders
+
+
+def own_kit(signed, keys, out):
+    """Make a kit as the party's README says; return it."""
+    fingerprint = re.search(r"SHA256:[0-9A-F:]+", (signed.parent / "README.md").read_text()).group()
+    nvflare("package", signed, "--request-dir", keys, "--fingerprint", fingerprint, "-w", out)
+    return out / "diff2" / "prod_00" / signed.name.removesuffix(".signed.zip")
+
+
+class TestRequests:
+    """Keys are made where they are used; the organiser gets requests and returns certificates."""
+
+    def test_no_private_key_but_the_roots_is_in_the_package(self, place):
+        held = {path: path.read_bytes() for path in (place / "package").rglob("*") if path.is_file()}
+        for path in list(held):
+            if path.suffix == ".zip":
+                with zipfile.ZipFile(path) as archive:
+                    held |= {path / name: archive.read(name) for name in archive.namelist()}
+        secret = [path.relative_to(place / "package") for path, data in held.items() if b"PRIVATE KEY" in data]
+        assert [str(path) for path in secret] == ["authority/rootCA.key"]
+        assert len(list((place / "keys").rglob("*.key"))) == len(NAMES) + 2
+        assert modes(place / "package") == ({0o700}, {0o600})
+
+    @pytest.mark.parametrize("name", ["server", "north"])
+    def test_a_party_makes_its_kit_from_its_key_and_the_answer(self, place, name, monkeypatch):
+        monkeypatch.setenv("HOME", str(place))
+        party = place / "package" / ("sites/north" if name == "north" else name)
+        kit = read_kit(own_kit(next(party.glob("*.signed.zip")), place / "keys" / name, place / "kits" / name))
+        assert kit.role == ("site" if name == "north" else name)
+        key = next((kit.path / "startup").glob("*.key"))
+        assert key.read_bytes() == next((place / "keys" / name).glob("*.key")).read_bytes()
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"name": "localhost", "type": "server", "default_host": "localhost"}, "asks for"),
+            ({"type": "admin", "role": "lead", "name": "north@diff2.local"}, "asks for"),
+            ({"org": "another"}, "asks for"),
+            (None, "no request"),
+        ],
+    )
+    def test_a_request_for_anything_else_is_not_signed(self, place, tmp_path, monkeypatch, change, message):
+        monkeypatch.setenv("HOME", str(tmp_path))
+        shutil.copytree(place / "sent", tmp_path / "sent")
+        sent = tmp_path / "sent" / "north.request.zip"
+        sent.unlink()
+        if change is not None:
+            fields = yaml.safe_load((place / "first" / "sites" / "north" / "participant.yml").read_text())
+            fields["participants"][0] |= change
+            (tmp_path / "participant.yml").write_text(yaml.safe_dump(fields))
+            request(tmp_path / "participant.yml", tmp_path / "key")
+            next((tmp_path / "key").glob("*.request.zip")).rename(sent)
+        run = read_run_file(run_file(tmp_path), None)
+        with pytest.raises(InvalidArgument, match=message):
+            write_package(run, tmp_path / "package", Parties(NAMES), requests=tmp_path / "sent")
+        assert not (tmp_path / "package").exists()
+
+    def test_keys_are_made_here_or_there(self, tmp_path):
+        with pytest.raises(InvalidArgument, match="leave one of both out"):
+            write_package(
+                read_run_file(run_file(tmp_path), None),
+                tmp_path / "out",
+                Parties(NAMES),
+                with_kits=True,
+                requests=tmp_path,
+            )
+
+
+def nvflare(*words):
+    """Run FLARE's own command, as a party does."""
+    done = subprocess.run([sys.executable, "-m", "nvflare.cli", *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def request(participant, folder):
+    """``nvflare cert request``, in this process."""
+    from nvflare.tool.cert.cert_commands import handle_cert_request
+
+    handle_cert_request(SimpleNamespace(participant=str(participant), output_dir=str(folder)))
 
 
 def test_no_site_file_is_in_another_folder(package):
@@ -169,9 +326,7 @@ def test_a_kit_is_hardened_once_and_what_the_site_has_set_stays(tmp_path):
     assert resources["class_allow_list"] == ["diff2.federation.flare.job.", "nvflare.collab.runtime."]
     assert resources["allow_log_streaming"] is False
     permissions = json.loads((kit / "local" / "authorization.json").read_text())["permissions"]
-    assert {role: (p["shell_commands"], p["byoc"]) for role, p in permissions.items()} == {
-        "project_admin": ("none", "none")
-    }
+    assert {role: (p["shell_commands"], p["byoc"]) for role, p in permissions.items()} == {"lead": ("none", "none")}
     (kit / "local" / "authorization.json").write_text("{}")
     harden(kit, kit)
     assert (kit / "local" / "authorization.json").read_text() == "{}"
@@ -193,13 +348,16 @@ def test_a_site_answers_no_request_that_reads_its_files(monkeypatch):
 class Deployment:
     """A packaged federation on loopback, every party started from its own folder by ``diff2 federate join``."""
 
-    def __init__(self, folder, processes, rounds):
+    def __init__(self, folder, processes, rounds, make=packaged):
         self.ports = free_ports(2)
-        self.folders, self.processes = packaged(folder, rounds=rounds, ports=self.ports), processes
+        self.folders, self.processes = make(folder, rounds=rounds, ports=self.ports), processes
         self.run = self.folders["server"] / "kit" / "runs" / "run"
         tables = write_tables(folder / "tables")
         for name in NAMES:
             (tables / name / "records.csv").rename(self.folders[name] / "records.csv")
+            approve = [self.folders[name] / "run.toml", "--site", self.folders[name] / "site.toml", "--yes"]
+            done = CliRunner().invoke(app, ["federate", "approve", *map(str, approve)])
+            assert done.exit_code == 0, done.output
         for name in ("server", *NAMES):
             self.join(name)
 
@@ -252,6 +410,32 @@ def test_a_provisioned_package_trains_and_turns_strangers_away(tmp_path):
         for file in ("local/resources.json", "join.log"):
             assert "class_allow_list" not in str(session.cat_target("north", file=file))
         session.close()
+
+
+@pytest.mark.slow
+def test_a_package_for_requests_trains(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with Processes() as processes:
+        deployment = Deployment(tmp_path / "one", processes, rounds=2, make=packaged_for_requests)
+        assert deployment.submit(restarts=0) == 1
+        assert read_json(deployment.run / OUTCOME)["state"] == "done"
+    for line in lines(deployment.folders["north"] / "diff2-site" / "ledger.jsonl")[1:]:
+        assert (line["caller"], line["submitter"], len(line["job"])) == ("server", "admin@diff2.local", 36)
+
+
+@pytest.mark.slow
+def test_a_killed_server_is_noticed_at_once(tmp_path):
+    with Processes() as processes:
+        deployment = Deployment(tmp_path, processes, rounds=4000)
+
+        def report(attempt):
+            if attempt.progress.get("round", 0) >= 5:
+                root = psutil.Process(processes.pid("server"))
+                for process in [*root.children(recursive=True), root]:
+                    process.kill()
+
+        with pytest.raises(JobStopped, match="the server cannot be reached any more"):
+            deployment.submit(restarts=0, report=report)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import torch
 import diff2
 from catalogue import NO_NOISE, SIZES
 from diff2 import Batch
+from diff2.cohorts.slots import EXACT_SIZES
 from diff2.errors import InvalidArgument, LedgerError
 from diff2.federation.faults import BadAnswer, SiteRefused
 from diff2.federation.site.policy import Policy, read_site_file
@@ -187,7 +188,7 @@ class TestPrices:
         here, _ = federated_run(agreement_of("dpgd"), tmp_path / "server")
         there, _ = federated_run(own_noise("dpgd", honest=2), tmp_path / "sites")
         for site, server in zip(there.ledger.releases, here.ledger.releases, strict=True):
-            assert site._replace(parties=1, noise_std=0.0) == server._replace(noise_std=0.0)
+            assert site._replace(parties=1, noise_std=0.0) == server._replace(noise_std=0.0, sha256="")
             assert site.noise_std == pytest.approx(server.noise_std, rel=1e-8)  # the grid is another
 
     def test_a_line_must_say_how_many_add_its_noise(self, tmp_path):
@@ -202,8 +203,9 @@ class TestPrices:
 
 
 class TestGuarantee:
-    def sentence(self, directory, honest, name="diff2", **changes):
-        result, _ = federated_run(own_noise(name, honest, seed=None, **changes), directory)
+    def sentence(self, directory, honest, name="diff2", policy=ANYTHING, **changes):
+        sites = make_sites(directory / "sites", policy)
+        result, _ = federated_run(own_noise(name, honest, seed=None, **changes), directory, sites)
         assert result.ledger.guarantee().private
         return result.guarantee
 
@@ -224,7 +226,13 @@ class TestGuarantee:
         assert "all 3 sites, which add the noise themselves, are trusted" in self.sentence(tmp_path, None)
 
     def test_poisson_batches_are_drawn_by_the_sites(self, tmp_path):
-        assert "which draw the batches and add the noise themselves" in self.sentence(tmp_path, None, "dpsgd, poisson")
+        text = self.sentence(tmp_path, None, "dpsgd, poisson", replace(ANYTHING, reported_size=15))
+        assert "which draw the batches and add the noise themselves" in text
+        assert "adding or removing any one record, among at most 45 of 3 clients" in text
+
+    def test_poisson_batches_at_a_site_that_tells_its_exact_size_are_not_private(self, tmp_path):
+        result, _ = federated_run(own_noise("dpsgd, poisson", None, seed=None), tmp_path)
+        assert result.ledger.guarantee().leaks == (EXACT_SIZES,)
 
     def test_as_data(self, tmp_path):
         result, _ = federated_run(own_noise("diff2", honest=2), tmp_path)
@@ -303,6 +311,17 @@ class TestOnce:
         site.ledger.path.unlink()
         again = ask(opened(tmp_path, own_noise("diff2", seed=None)), gradient(), Z1)
         assert not np.array_equal(first.arrays["steps"], again.arrays["steps"])
+
+    def test_an_older_copy_of_the_ledger_gets_other_noise_for_another_question(self, tmp_path):
+        """With the same noise the two answers are apart by the difference of the sums, here 0.011 deviations."""
+        agreement = own_noise("diff2", seed=None)
+        site = opened(tmp_path, agreement)
+        older = site.ledger.path.read_bytes()
+        first = ask(site, gradient(), Z1)
+        site.ledger.path.write_bytes(older)
+        second = ask(opened(tmp_path, agreement), gradient(params=NEXT), Z1)
+        apart = np.linalg.norm(first.arrays["steps"] - second.arrays["steps"]) / 2**32
+        assert apart > 3.0  # of 21 coordinates, about the root of 42
 
     def test_the_key_is_the_sites_own(self, tmp_path):
         one, other = (opened(tmp_path / place, own_noise("diff2", seed=None)) for place in ("one", "other"))

@@ -12,12 +12,13 @@ from diff2.federation.sealed.keys import CIPHERTEXTS, SEALED, SiteKeys
 from diff2.federation.server import OUTCOME, PROGRESS
 from diff2.federation.server.job import JobSpec
 from diff2.federation.server.relay import COORDINATE, REPLIES, relay_job
+from diff2.federation.site.approval import approve
 from diff2.federation.site.coordinator import CoordinatorSite
 from diff2.federation.site.policy import read_site_file
 from diff2.federation.wire.messages import Message, read, write
 from diff2.federation.wire.transport import InProcessTransport
 from diff2.privacy import Ledger
-from federated import NAMES, federated_run, in_process, own_noise, write_sites
+from federated import NAMES, federated_run, in_process, lines, own_noise, write_sites
 
 pytestmark = pytest.mark.filterwarnings("ignore::diff2.WeakDeltaWarning")
 
@@ -27,8 +28,8 @@ def keys():
     return SiteKeys.generate()
 
 
-def write_sealed_sites(directory, keys):
-    write_sites(directory, more='[site]\nkeys = "../sites.keys"\n')
+def write_sealed_sites(directory, keys, *agreements):
+    write_sites(directory, *agreements, more='[site]\nkeys = "../sites.keys"\n')
     keys.save(directory / "sites.keys")
     return directory
 
@@ -38,7 +39,7 @@ def coordinator_sites(directory):
 
 
 def spec_of(directory, name="diff2", aggregation="tenseal", timeout=30.0):
-    return JobSpec(own_noise(name, 2, aggregation), NAMES, directory / "server", timeout=timeout)
+    return JobSpec(own_noise(name, 2, aggregation), directory / "server", timeout=timeout)
 
 
 def same_as_in_the_open(directory, tmp_path, name="diff2"):
@@ -53,8 +54,8 @@ def same_as_in_the_open(directory, tmp_path, name="diff2"):
 
 @pytest.mark.parametrize("name", ["diff2", pytest.param("bvr", marks=pytest.mark.slow)])
 def test_the_coordinator_trains_and_the_server_has_neither_model_nor_ledger(name, keys, tmp_path):
-    directory = write_sealed_sites(tmp_path / "sites", keys)
     spec = spec_of(tmp_path, name)
+    directory = write_sealed_sites(tmp_path / "sites", keys, spec.agreement)
     relay_job(spec, in_process(coordinator_sites(directory)))
     same_as_in_the_open(directory, tmp_path, name)
     assert read_json(spec.directory / OUTCOME)["state"] == "done"
@@ -64,7 +65,8 @@ def test_the_coordinator_trains_and_the_server_has_neither_model_nor_ledger(name
 
 
 def test_a_stopped_run_is_resumed_with_the_same_bytes(keys, tmp_path):
-    directory, spec = write_sealed_sites(tmp_path / "sites", keys), spec_of(tmp_path)
+    spec = spec_of(tmp_path)
+    directory = write_sealed_sites(tmp_path / "sites", keys, spec.agreement)
     sites, sums = coordinator_sites(directory), []
 
     def broken(payload):
@@ -84,7 +86,8 @@ def test_a_stopped_run_is_resumed_with_the_same_bytes(keys, tmp_path):
 
 
 def test_a_ciphertext_that_is_none_stops_the_run(keys, tmp_path):
-    directory, spec = write_sealed_sites(tmp_path / "sites", keys), spec_of(tmp_path)
+    spec = spec_of(tmp_path)
+    directory = write_sealed_sites(tmp_path / "sites", keys, spec.agreement)
     sites = coordinator_sites(directory)
 
     def garbled(payload):
@@ -101,10 +104,20 @@ def test_a_ciphertext_that_is_none_stops_the_run(keys, tmp_path):
 
 
 def test_a_coordinator_without_keys(tmp_path):
-    directory, spec = write_sites(tmp_path / "sites"), spec_of(tmp_path)
+    spec = spec_of(tmp_path)
+    directory = write_sites(tmp_path / "sites", spec.agreement)
     with pytest.raises(SiteRefused, match=r"site\.toml"):
         relay_job(spec, in_process(coordinator_sites(directory)))
     assert read_json(spec.directory / OUTCOME)["error"] == "SiteRefused"
+
+
+def test_a_coordinator_does_not_train_what_nobody_there_approved(keys, tmp_path):
+    directory, spec = write_sealed_sites(tmp_path / "sites", keys), spec_of(tmp_path)
+    with pytest.raises(SiteRefused, match="nobody at this site approved"):
+        relay_job(spec, in_process(coordinator_sites(directory)))
+    (*_, last) = lines(directory / "north" / "diff2-site" / "ledger.jsonl")
+    assert last["agreement"] == spec.agreement.to_json()
+    assert not (directory / "north" / "diff2-site" / "runs").exists()
 
 
 def test_a_coordinator_that_is_gone(tmp_path):
@@ -126,6 +139,12 @@ def test_a_site_that_does_not_coordinate_says_so(keys, tmp_path):
     assert "coordinates no run" in answer.fields["reason"]
     damaged = read(coordinator_sites(directory)["south"].answer(write(Message(COORDINATE, {"job": "{}"}))))
     assert "damaged" in damaged.fields["reason"]
+    spec = spec_of(tmp_path)
+    approve(directory / "south" / "diff2-site", spec.agreement)
+    for members in (None, 3, "north"):
+        garbled = Message(COORDINATE, {"job": spec.to_text(), "members": members})
+        answer = read(coordinator_sites(directory)["south"].answer(write(garbled)))
+        assert "list of names" in answer.fields["reason"]
 
 
 @pytest.mark.slow
@@ -133,7 +152,8 @@ def test_a_site_that_does_not_coordinate_says_so(keys, tmp_path):
 @pytest.mark.filterwarnings("ignore:ssl_context:DeprecationWarning")
 def test_the_simulator_gives_the_same_bytes(aggregation, keys, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    directory, spec = write_sealed_sites(tmp_path / "sites", keys), spec_of(tmp_path, aggregation=aggregation)
+    spec = spec_of(tmp_path, aggregation=aggregation)
+    directory = write_sealed_sites(tmp_path / "sites", keys, spec.agreement)
     run_locally(spec, directory, simulate=True, restarts=1, start_timeout=300.0)
     if aggregation == "tenseal":
         same_as_in_the_open(directory, tmp_path)

@@ -34,6 +34,7 @@ from federated import (
     Truth,
     agreement_of,
     answer_labels,
+    approving,
     entries,
     federated_run,
     gradient,
@@ -77,7 +78,7 @@ QUESTION = write(request(gradient(), Z).message())
 
 def sealed_run(agreement, directory, keys, sites=None, server=AddingServer, **options):
     """Train in this process, coordinated by a site; return the result and the transport below the server."""
-    below = Recorder(sites or make_sites(directory / "sites", keys=keys))
+    below = Recorder(approving(sites or make_sites(directory / "sites", keys=keys), agreement))
     adder = server(below)
     training = quiet_prepare(agreement, adder, directory / "coordinator", keys=keys, **options)
     result = training.run(progress=False)
@@ -218,6 +219,13 @@ class TestWhatTheServerSees:
                 assert {array.dtype for array in read(answer).arrays.values()} == {np.dtype(np.uint8)}
         assert keys._secret not in sent
 
+    def test_its_counter_holds_all_that_the_sites_send(self, keys, tmp_path):
+        counted = []
+        _, below = sealed_run(secret("diff2"), tmp_path, keys, watch=counted.append)
+        answers = [read(answer) for _, _, answer in below.messages]
+        sent = [sum(array.nbytes for array in one.arrays.values()) for one in answers if one.kind == sealed.CIPHERTEXTS]
+        assert sum(exchange.received for exchange in counted) == sum(sent) > 7 * 3 * 80_000
+
     def test_it_has_no_key(self, keys):
         context = sealed._bare_context()
         assert not context.is_private()
@@ -321,7 +329,7 @@ class TestAServerThatCheats:
         assert "must be sealed" in answer.fields["reason"]
         sealed_question = SiteKeys.generate().seal(QUESTION)
         assert read(site.answer(sealed_question)).kind == "refusal"
-        assert "other keys" in site.ledger.refusals[-1]
+        assert "other keys" in site.ledger.refusals[-1].reason
 
     def test_a_changed_question_is_refused(self, keys, tmp_path):
         site = opened(tmp_path, SECRET, keys=keys)
@@ -350,12 +358,12 @@ class TestASite:
         answer = read(site.answer(keys.seal(write(request(gradient(START + 1), Z).message()))))
         assert answer.kind == "refusal"
         assert "answered already" not in answer.fields["reason"]
-        assert "answered already" in site.ledger.refusals[-1]
+        assert "answered already" in site.ledger.refusals[-1].reason
 
     def test_nothing_is_sealed_where_that_was_not_agreed(self, keys, tmp_path):
         site = opened(tmp_path, own_noise("diff2"), keys=keys)
         assert read(site.answer(keys.seal(QUESTION))).kind == "refusal"
-        assert "must not be sealed" in site.ledger.refusals[-1]
+        assert "must not be sealed" in site.ledger.refusals[-1].reason
 
     def test_its_policy_may_demand_it(self, keys, tmp_path):
         policy = replace(ANYTHING, require_secure_aggregation=True)

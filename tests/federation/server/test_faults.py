@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -24,6 +25,7 @@ from federated import (
     NAMES,
     agreement_of,
     answer_labels,
+    approving,
     federated_run,
     in_process,
     lines,
@@ -45,6 +47,9 @@ class Faulty:
 
     def __init__(self, site, fault, round=4):  # a restart: a gradient, clipped to 2
         self._site, self._fault, self._round = site, fault, round
+
+    def approve(self, agreement):
+        self._site.approve(agreement)
 
     def answer(self, payload):
         message = read(payload)
@@ -167,8 +172,7 @@ class TestMissing:
 
     def test_the_mean_is_never_taken_over_fewer(self, tmp_path):
         """Not even where a site is left out of the transport between two questions."""
-        sites = make_sites(tmp_path / "sites")
-        transport = in_process(sites)
+        transport = in_process(approving(make_sites(tmp_path / "sites"), AGREEMENT))
         training = quiet_prepare(AGREEMENT, transport, tmp_path / "server")
         del transport._sites["east"]
         with pytest.raises(SitesMissing, match="'east'"):
@@ -218,24 +222,21 @@ class TestResuming:
             federated_run(AGREEMENT, tmp_path, sites, resume=True)
 
     def test_a_site_that_forgot_the_run_is_noticed_by_the_server(self, tmp_path):
-        """Its ledger was lost, and with other records of the same shape it would not know: the server's hash does."""
+        """Its ledger was lost, so it takes a new key, whatever its records are now: the server sees that."""
+        private = agreement_of("diff2", seed=None)
         with pytest.raises(BadAnswer):
-            federated_run(AGREEMENT, tmp_path, faulty(tmp_path, GARBAGE["NaN"]))
+            federated_run(private, tmp_path, faulty(tmp_path, GARBAGE["NaN"]))
         (tmp_path / "sites" / "east" / "ledger.jsonl").unlink()
-        sites = make_sites(tmp_path / "sites")
-        records = sites["east"]._load(AGREEMENT)
-        records.client.inputs[0] += 1
-        sites["east"]._load = lambda agreement: records
         with pytest.raises(diff2.CheckpointError, match="other records"):
-            federated_run(AGREEMENT, tmp_path, sites, resume=True)
+            federated_run(private, tmp_path, make_sites(tmp_path / "sites"), resume=True)
 
 
 @pytest.mark.filterwarnings("ignore::diff2.PrivacyLeakWarning")
 class TestJobs:
-    def run_job(self, directory, sites=None, names=NAMES, **options):
-        spec = JobSpec(AGREEMENT, NAMES, directory / "server", timeout=5.0, **options)
+    def run_job(self, directory, sites=None, names=NAMES, **changes):
+        spec = JobSpec(replace(AGREEMENT, **changes), directory / "server", timeout=5.0)
         assert read_job_spec(spec.to_text()) == spec
-        sites = sites or make_sites(directory / "sites")
+        sites = approving(sites or make_sites(directory / "sites"), spec.agreement)
         return run_job(spec, in_process({name: sites[name] for name in names}))
 
     def test_it_leaves_progress_outcome_and_model(self, tmp_path):
@@ -274,7 +275,7 @@ class TestJobs:
 
     def test_too_few_sites(self, tmp_path):
         with pytest.raises(SitesMissing, match="2 of 3 sites are connected, at least 3 are required; missing: 'east'"):
-            run_job(JobSpec(AGREEMENT, NAMES, tmp_path / "server"), InProcessTransport(dict.fromkeys(NAMES[:2], None)))
+            run_job(JobSpec(AGREEMENT, tmp_path / "server"), InProcessTransport(dict.fromkeys(NAMES[:2], None)))
 
     def test_a_run_that_began_with_enough_sites_keeps_to_those(self, tmp_path):
         result = self.run_job(tmp_path, names=NAMES[:2], minimum_sites=2)

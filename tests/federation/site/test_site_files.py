@@ -9,6 +9,7 @@ import torch
 from diff2 import InvalidArgument
 from diff2.data.scaling import Scaling
 from diff2.federation.from_run_file import public_agreement
+from diff2.federation.site.columns import Column
 from diff2.federation.site.policy import Policy, read_site_file
 from diff2.federation.site.records import load_records
 from diff2.runfile.reader import read_run_file
@@ -30,7 +31,10 @@ class TestSiteFile:
         directory = "kept"
         [data]
         file = "a.csv"
-        columns = { age = "ALTER" }
+        [data.columns]
+        age = "ALTER"
+        income = { bounds = [0, 9], unit = "k", missing = 2 }
+        sick = { name = "KRANK", classes = ["no", "yes"] }
         [policy]
         epsilon = 3
         delta = 1e-6
@@ -41,7 +45,11 @@ class TestSiteFile:
         site = read_site_file(site_file(tmp_path, text))
         assert site.policy == Policy(3.0, 1e-6, 100, ("diff2", "dpgd"), ("mlp",), 1000)
         assert site.directory == tmp_path / "kept"
-        assert dict(site.data.columns) == {"age": "ALTER"}
+        assert site.data.columns == {
+            "age": Column("ALTER"),
+            "income": Column(bounds=(0.0, 9.0), unit="k", missing=2.0),
+            "sick": Column("KRANK", classes=("no", "yes")),
+        }
 
     def test_private_by_default(self, tmp_path):
         site = read_site_file(site_file(tmp_path, '[data]\nfile = "a.csv"\n[policy]\nepsilon = 1\n'))
@@ -61,6 +69,13 @@ class TestSiteFile:
             ('[data]\nfile = "a"\n[policy]\nepsilon = 1\nalgorithms = ["dif2"]', "did you mean 'diff2'"),
             ('[data]\nfile = "a"\n[policy]\nepsilon = 1\nsmallest_size = 9\nreported_size = 8', "reported_size >= 9"),
             ('[data]\nfile = "a"\n[policy]\nepsilon = 1\n[polic]', "did you mean 'policy'"),
+            ('[data]\nfile = "a"\ncolumns = { a = 3 }\n[policy]\nepsilon = 1', "columns.a to be a name"),
+            ('[data]\nfile = "a"\ncolumns.a = { bound = [0, 1] }\n[policy]\nepsilon = 1', "did you mean 'bounds'"),
+            ('[data]\nfile = "a"\ncolumns.a = { bounds = [1, 0] }\n[policy]\nepsilon = 1', "low < high"),
+            ('[data]\nfile = "a"\ncolumns.a = { classes = ["x"] }\n[policy]\nepsilon = 1', "two or more"),
+            ('[data]\nfile = "a"\ncolumns.a = { unit = "m" }\n[policy]\nepsilon = 1', "go with bounds"),
+            ('[data]\nfile = "a"\n[policy]\nepsilon = 1\ncolumns = ["a"]', "columns and targets"),
+            ('[data]\nfile = "a"\n[policy]\nepsilon = 1\nmax_rounds = 0', "max_rounds >= 1"),
             ("epsilon = 1", "unknown table"),
             ("[data", "not a TOML file"),
         ],
@@ -106,7 +121,7 @@ class TestRecords:
             "import numpy, pandas\n"
             "frame = pandas.DataFrame({'age': [20, 40, 60, 80], 'income': [.1, .2, .3, .4], 'visits': [1, 2, 3, 4]})\n"
             "def table(): return frame\n"
-            "def arrays(): return ((frame[['age', 'income']].to_numpy() - [50, 0]) / [50, 1], "
+            "def arrays(): return ((frame[['age', 'income']].to_numpy() - [50, 0.5]) / [50, 0.5], "
             "frame[['visits']].to_numpy() / 20)\n"
         )
         monkeypatch.syspath_prepend(tmp_path)

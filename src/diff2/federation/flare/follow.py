@@ -22,7 +22,9 @@ from ..server.job import JobSpec
 from .launch import Kit
 
 POLL, REMOTE_POLL, STATUS_POLL = 0.2, 1.0, 2.0  # seconds
-NOT_RETRIED = ("SiteRefused", "BadAnswer", "InvalidArgument", "CheckpointError", "LedgerError", "BudgetExceeded")
+MISSED = 3  # questions in a row that the server did not answer: it is gone
+NOT_RETRIED = ("SiteRefused", "BadAnswer", "InvalidArgument", "CheckpointError", "LedgerError", "BudgetExceeded",
+               "CannotWrite")  # fmt: skip
 
 T = TypeVar("T")
 Reader = Callable[[str], dict[str, Any] | None]  # from the name of a file in the run's directory to its fields
@@ -155,14 +157,16 @@ class Session:
         read: Reader | None = None,
     ) -> None:
         """Submit a job and follow it to its end; without ``read``, FLARE's admin commands read the run's files."""
-        name, checked = self._session.submit_job(str(job.resolve())), time.monotonic()
+        name, checked, missed = self._session.submit_job(str(job.resolve())), time.monotonic(), 0
 
         def ended() -> str:
-            nonlocal checked
+            nonlocal checked, missed
             if time.monotonic() - checked < STATUS_POLL:
                 return self._failed()
             status, checked = _or("", lambda: str(self._session.get_job_status(name))), time.monotonic()
-            return self._failed() or (f"FLARE reports {status}" if status.startswith("FINISHED") else "")
+            missed = 0 if status else missed + 1
+            lost = "the server cannot be reached any more" if missed >= MISSED else ""
+            return self._failed() or lost or (f"FLARE reports {status}" if status.startswith("FINISHED") else "")
 
         def cat(file: str) -> dict[str, Any] | None:
             path = (spec.directory / file).as_posix()

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.job_def import JobMetaKey
 from nvflare.collab.api.facade import Facade as collab
 from nvflare.collab.api.proxy_list import ProxyList
 
@@ -23,7 +25,7 @@ from ..server.relay import relay_job
 from ..site.coordinator import CoordinatorSite
 from ..site.policy import read_site_file
 from ..wire.messages import refusal
-from ..wire.transport import Replies
+from ..wire.transport import Caller, Replies
 
 LOG = logging.getLogger("diff2.site")
 SITE_VARIABLE = "DIFF2_SITE"  # names a site.toml, or a folder with NAME/site.toml
@@ -84,10 +86,18 @@ class FlareSite:
         if self._site is None:
             try:
                 self._site = CoordinatorSite(collab.site_name, read_site_file(_site_file(collab.site_name)))
-            except Diff2Error as error:
+            except (Diff2Error, OSError) as error:
                 LOG.error("the site cannot be set up: %s", error)
                 return refusal(f"site {collab.site_name!r} is not set up; see its own log")
-        return self._site.answer(payload)
+        return self._site.answer(payload, _caller())
+
+
+def _caller() -> Caller:
+    """Return who asks: FLARE authenticates the party; the job and its submitter are what the server says they are."""
+    context = collab.fl_ctx
+    meta = context.get_prop(FLContextKey.JOB_META) or {}
+    found = (collab.caller, context.get_job_id(""), meta.get(JobMetaKey.SUBMITTER_NAME.value, ""))
+    return Caller(*(str(part)[:200] for part in found))
 
 
 def write_job(folder: Path, specs: Sequence[JobSpec], *, start_timeout: float) -> Path:

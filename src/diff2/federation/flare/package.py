@@ -1,39 +1,70 @@
 """What a real deployment needs, one folder per party: FLARE's provisioning input, the job, and instructions.
 
-A package is written from the run file alone, without any record or setting of a site. Once it is provisioned it holds
-secrets: the private key in each party's kit, and the root key in ``authority``, which stays with the organiser.
+A package is written from the run file alone, without any record or setting of a site. All of it is its owner's alone.
+With requests of the parties (``requests.py``) the only secret in it is the root key, in ``authority``, which stays with
+the organiser; with kits also the private key in each party's kit.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from ..._files import owner_only
+from ...data.scaling import Scaling
 from ...errors import InvalidArgument
 from ...runfile.reader import FederationSettings, RunFile
 from ..agreement import Agreement
-from ..from_run_file import has_data_at_sites, public_agreement, require_sites
+from ..from_run_file import has_data_at_sites, public_agreement
 from ..server.job import JobSpec
 from .job import NAME, write_job
-from .provisioning import Parties, project_description, provision
+from .provisioning import Parties, participant_description, project_description, provision
+from .requests import check_requests, sign_requests
 
 SITE_FILE = """\
 # Settings of this site. They stay here: nobody else needs to see this file.
 [data]
 file = "records.csv"             # CSV, CSV.gz, Parquet, .npz; or entry_point = "module:function"
-# columns = {{ {columns} }}    # agreed name = name at this site, where they differ
 
-[policy]
-epsilon = {epsilon!r}                    # limit on the sum over all runs this site ever takes part in
+[data.columns]                   # by agreed name: the name here, and what it means; other runs are refused
+{columns}
+[policy]                         # limits, also for runs that you approve
+epsilon = {epsilon!r}                    # on the sum over all runs this site ever takes part in
 delta = {delta!r}
 algorithms = ["{algorithm}"]
+# max_rounds = {rounds}
 # smallest_size = 500            # take part only with at least this many records
 # reported_size = 1200           # train on the first 1200 records, and report this number
 # require_own_noise = true       # take part only where the sites add the noise themselves
+# max_epsilon_against_server = 5.0    # of a run: the server sees this site's answers with this site's noise alone
 
 [site]
 directory = "diff2-site"         # for its ledger, site.log, and keys of unfinished runs
+"""
+REQUEST = """\
+`participant.yml`. Make a key of your own, which
+never leaves you, and send the request, which holds no secret, to the organiser:
+
+    nvflare cert request -p participant.yml --out request      # send request/{name}.request.zip
+
+The organiser returns it signed, with a new copy of this folder, which says how to make your kit"""
+REQUESTED_KIT = """\
+`{name}.signed.zip`. Put it beside the
+`request/` that you made. Compare this fingerprint of the root certificate with the other parties, by phone, and make
+your kit:
+
+    nvflare package {name}.signed.zip --request-dir request -w kits --fingerprint {fingerprint}
+    mv kits/diff2/prod_00/{name} kit && chmod -R go= kit request
+
+Your key is in these two folders only"""
+ORGANISER_NEXT = """
+Each party makes its key and a request with its `participant.yml` and sends you the request. Then:
+
+    diff2 federate package run.toml --out OTHER --requests FOLDER      # the same options; all requests in one folder
+
+No private key but the root's is then ever with you. Or make all keys here, and hand them out: `--provision`.
 """
 INSTALL = "Install `pip install 'diff2[federation]'`, the same version as everybody else."
 READMES = {
@@ -63,8 +94,10 @@ If a job stops, because a process died or a site did not answer, a new job resum
 
 {INSTALL} You have `run.toml`, which says what is trained and
 under which guarantee; `site.toml`, **yours to edit**, for where your table is and what you agree to; and {{kit}}.
-Nobody else gets your `site.toml`, your key (`kit/startup/client.key`), or a record.
+Nobody else gets your `site.toml`, your key (`kit/startup/client.key`), or a record. The site takes part only in a run
+that somebody here has read and approved, whatever job is submitted:
 
+    diff2 federate approve run.toml --site site.toml
     diff2 federate join kit --site site.toml
     diff2 federate ledger site.toml
 
@@ -85,8 +118,15 @@ Give each party its own folder and no other, over a channel that you would trust
 }
 
 
+@owner_only()
 def write_package(
-    run: RunFile, out: Path, parties: Parties, *, directory: str = "runs/run", with_kits: bool = False
+    run: RunFile,
+    out: Path,
+    parties: Parties,
+    *,
+    directory: str = "runs/run",
+    with_kits: bool = False,
+    requests: Path | None = None,
 ) -> dict[str, Path]:
     """Write a package; return the folder of every party.
 
@@ -95,22 +135,31 @@ def write_package(
         parties: the names; the sites are those of the run file.
         directory: of the run, relative to the server's kit.
         with_kits: run FLARE's provisioning, so that every folder holds a kit with certificates.
+        requests: a folder with the requests that all parties have made with their ``participant.yml``; signed, they are
+            in the folders of their parties.
     """
     agreement, settings = packageable(run), run.federation or FederationSettings()
     if out.exists() and any(out.iterdir()):
         raise InvalidArgument(f"{out} is not empty; choose another directory for the package")
     if parties.server in parties.sites or parties.admin in parties.sites:
         raise InvalidArgument("server, admin and sites need different names")
+    if requests is not None:
+        if with_kits:
+            raise InvalidArgument(
+                "where parties request certificates they make their kits themselves; leave one of both out"
+            )
+        check_requests(requests, parties)
     folders = {"server": out / "server", "admin": out / "admin"} | {s: out / "sites" / s for s in parties.sites}
     for folder in folders.values():
         folder.mkdir(parents=True)
         shutil.copyfile(run.path, folder / "run.toml")
-    spec = JobSpec(agreement, parties.sites, Path(directory), settings.timeout, settings.minimum_sites)
+    spec = JobSpec(agreement, Path(directory), settings.timeout)
     write_job(folders["admin"] / "job", [spec], start_timeout=settings.start_timeout)
     for site in parties.sites:
         (folders[site] / "site.toml").write_text(_site_file(agreement), encoding="utf-8")
     _provision(out, folders, parties, with_kits)
-    _write_readmes(out, folders, parties, directory, with_kits)
+    fingerprint = "" if requests is None else sign_requests(requests, out / "authority", parties, folders)
+    _write_readmes(out, folders, parties, directory, with_kits, fingerprint)
     return folders
 
 
@@ -121,7 +170,6 @@ def packageable(run: RunFile) -> Agreement:
             f"{run.path}: [data] names tables on this machine; for a deployment it describes columns only, and every "
             "site's own site.toml says where its table is"
         )
-    require_sites(() if run.federation is None else run.federation.sites)
     return public_agreement(run)
 
 
@@ -133,13 +181,24 @@ def check_directory(directory: str) -> None:
 
 
 def _site_file(agreement: Agreement) -> str:
-    names = [*agreement.encoding.inputs, agreement.encoding.target]
+    encoding, target = agreement.encoding, agreement.encoding.target_scaling
+    means = {name: _range(scaling) for name, scaling in encoding.inputs.items()}
+    means[encoding.target] = _range(target) if target else f"classes = {json.dumps(list(encoding.classes or ()))}"
+    columns = (f"{json.dumps(name)} = {{ name = {json.dumps(name)}, {meaning} }}" for name, meaning in means.items())
     return SITE_FILE.format(
-        columns=", ".join(f'{name} = "{name}"' for name in names if name.isidentifier()),
+        columns="\n".join(columns) + "\n",
         epsilon=agreement.privacy.epsilon,
         delta=agreement.privacy.delta,
         algorithm=agreement.algorithm.name,
+        rounds=agreement.algorithm.rounds,
     )
+
+
+def _range(scaling: Scaling) -> str:
+    """Return what a column means, as it is written in a site.toml."""
+    text = f"bounds = [{scaling.low!r}, {scaling.high!r}]"
+    text += "" if scaling.missing is None else f", missing = {scaling.missing!r}"
+    return text + (f", unit = {json.dumps(scaling.unit)}" if scaling.unit else "")
 
 
 def _provision(out: Path, folders: Mapping[str, Path], parties: Parties, with_kits: bool) -> None:
@@ -147,6 +206,9 @@ def _provision(out: Path, folders: Mapping[str, Path], parties: Parties, with_ki
     import yaml  # type: ignore[import-untyped]
 
     project = project_description(parties)
+    for name, party in parties.names.items():
+        text = yaml.safe_dump(participant_description(parties, party), sort_keys=False)
+        (folders[name] / "participant.yml").write_text(text, encoding="utf-8")
     (out / "project.yml").write_text(yaml.safe_dump(project, sort_keys=False), encoding="utf-8")
     if with_kits:
         kits = provision(out / "authority", project, parties)
@@ -155,15 +217,18 @@ def _provision(out: Path, folders: Mapping[str, Path], parties: Parties, with_ki
         shutil.rmtree(kits.server.parent)
 
 
-def _write_readmes(out: Path, folders: Mapping[str, Path], parties: Parties, directory: str, with_kits: bool) -> None:
+def _write_readmes(
+    out: Path, folders: Mapping[str, Path], parties: Parties, directory: str, with_kits: bool, fingerprint: str
+) -> None:
+    kit = REQUESTED_KIT if fingerprint else "`kit/`" if with_kits else REQUEST
     values = parties._asdict() | {
-        "kit": "`kit/`" if with_kits else "the kit that FLARE's provisioning makes for you (put it here as `kit/`)",
         "directory": directory,
         "sites": "".join(f"| `sites/{site}/` | {site} |\n" for site in parties.sites),
         "rest": "| `authority/` | nobody: it holds the root's private key, with which anybody could join |\n"
-        if with_kits
-        else "\nKits: `nvflare provision -p project.yml -w authority`, then give each kit to its party.\n",
+        if with_kits or fingerprint
+        else ORGANISER_NEXT,
     }
     for name, folder in {"organiser": out, **folders}.items():
-        text = READMES[name if name in READMES else "site"].format(**values, site=name)
+        own = kit.format(name=parties.names.get(name, ""), fingerprint=fingerprint)
+        text = READMES[name if name in READMES else "site"].format(**values, site=name, kit=own)
         (folder / "README.md").write_text(text, encoding="utf-8")

@@ -1,6 +1,7 @@
 """Provisioning: startup kits with certificates, made by FLARE, and secure settings for each party's own kit.
 
-FLARE's jobs and snapshots, by default in the temporary folder of the machine, go to a given folder.
+All of it is its owner's alone (0700, 0600). What is kept to admit parties later holds the root's private key and no
+other. FLARE's jobs and snapshots, by default in the temporary folder of the machine, go to a given folder.
 """
 
 from __future__ import annotations
@@ -14,13 +15,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..._files import write_json
+from ..._files import owner_only, write_json
 from .job import CLASSES
 
 ADMIN = "admin@diff2.local"
 SERVER = "localhost"  # the name in its certificate, and the only address it listens on
 ORGANISATION = "diff2"
 PROJECT = "diff2"
+ROLE = "lead"  # of the admin: may submit jobs and follow them
+AUTHORITY = """\
+# The authority of this federation
+
+This folder holds the private key of the root certificate (`{key}`), and no other private key.
+Whoever has it can admit servers, sites and admins. It goes to nobody. Keep it off the machines of the federation, and
+delete it if nobody is to be admitted later.
+"""
 
 
 class Kits(NamedTuple):
@@ -41,6 +50,11 @@ class Parties(NamedTuple):
     organisation: str = ORGANISATION  # of server and admin
     port: int = 8002
     admin_port: int = 8003
+
+    @property
+    def names(self) -> dict[str, str]:
+        """From the name of a party's folder to its name in certificates."""
+        return {"server": self.server, "admin": self.admin, **{site: site for site in self.sites}}
 
 
 def project_description(parties: Parties, name: str = PROJECT) -> dict[str, Any]:
@@ -63,7 +77,7 @@ def project_description(parties: Parties, name: str = PROJECT) -> dict[str, Any]
                 {"name": site, "type": "client", "org": re.sub(r"[^A-Za-z0-9_]", "_", organisation)}
                 for site, organisation in zip(parties.sites, organisations, strict=True)
             ),
-            {"name": parties.admin, "type": "admin", "org": parties.organisation, "role": "project_admin"},
+            {"name": parties.admin, "type": "admin", "org": parties.organisation, "role": ROLE},
         ],
         "builders": [
             {
@@ -77,15 +91,30 @@ def project_description(parties: Parties, name: str = PROJECT) -> dict[str, Any]
     }
 
 
+def participant_description(parties: Parties, name: str) -> dict[str, Any]:
+    """Return the input of ``nvflare cert request`` for one party."""
+    project = project_description(parties)
+    return {"name": project["name"], "participants": [one for one in project["participants"] if one["name"] == name]}
+
+
 def provision(workspace: Path, project: dict[str, Any], parties: Parties) -> Kits:
-    """Run FLARE's provisioning: one startup kit per party, and the root key, all in ``workspace``."""
+    """Run FLARE's provisioning: one startup kit per party, and the root key, all in ``workspace``.
+
+    FLARE would keep a copy of every party's private key beside the root's.
+    """
     from nvflare.lighter.prov_utils import prepare_builders
     from nvflare.lighter.provision import prepare_project
     from nvflare.lighter.provisioner import Provisioner
 
-    with contextlib.redirect_stdout(io.StringIO()):
+    root, state = workspace / project["name"] / "prod_00", workspace / project["name"] / "state" / "cert.json"
+    with contextlib.redirect_stdout(io.StringIO()), owner_only():
+        workspace.mkdir(parents=True, exist_ok=True)
         Provisioner(str(workspace), prepare_builders(project)).provision(prepare_project(project))
-    root = workspace / project["name"] / "prod_00"
+        kept = {name: text for name, text in json.loads(state.read_text()).items() if name.startswith("root_")}
+        write_json(state, kept)
+        (workspace / "README.md").write_text(AUTHORITY.format(key=state.relative_to(workspace)), encoding="utf-8")
+    for script in root.rglob("*.sh"):
+        script.chmod(0o700)  # FLARE lets everybody execute them
     return Kits(root / parties.server, root / parties.admin, {site: root / site for site in parties.sites})
 
 
@@ -99,6 +128,7 @@ def provision_locally(workspace: Path, sites: Sequence[str]) -> Kits:
     return kits
 
 
+@owner_only()
 def harden(kit: Path, storage: Path) -> None:
     """Write secure settings to a kit's folder ``local``, unless the party has written its own.
 
@@ -112,7 +142,7 @@ def harden(kit: Path, storage: Path) -> None:
     if not permissions.exists() and (kit / "startup" / "fed_client.json").exists():
         fields = json.loads(permissions.with_name("authorization.json.default").read_text(encoding="utf-8"))
         allowed = {"submit_job": "any", "manage_job": "any", "view": "any", "operate": "any"}
-        fields["permissions"] = {"project_admin": {**allowed, "shell_commands": "none", "byoc": "none"}}
+        fields["permissions"] = {ROLE: {**allowed, "shell_commands": "none", "byoc": "none"}}
         write_json(permissions, fields)
 
 

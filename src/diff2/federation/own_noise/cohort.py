@@ -74,6 +74,7 @@ class SitesMechanism(Mechanism):
         return self._cohort.request(mean, multiplier)[1].honest
 
     def _noised(self, mean: BoundedMean, release: Release, grid: float) -> Released:
+        self.ledger.record(release)
         request, scale = self._cohort.request(mean, release.multiplier)
         total = self._cohort.total(request, scale)
         # The ledger counts the noise of the honest sites; the variance is that of all sites.

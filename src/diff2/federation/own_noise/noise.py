@@ -12,8 +12,10 @@ by at most half a step: :math:`\tau` includes this (``privacy/mechanism.py``). B
 noise of deviation :math:`\tau / \sqrt h`. A sum of h discrete Gaussians is one of h times the variance, but for a ratio
 that :func:`sum_divergence` bounds; what both cost more than continuous noise is priced (``privacy/discrete.py``).
 
-The noise is a stream keyed by a secret of the site and the run, labelled by round, purpose and step. So a request that
-is sent twice gets the same bytes, and the site's ledger prevents a different answer under the same label.
+The noise is a stream keyed by a secret of the site and the run, labelled by round, purpose, step and a keyed digest of
+the site's part. So a request that is sent twice gets the same bytes, and another part would get other noise; besides,
+the site's ledger prevents a different answer under the same label. (Leaves of a tree have no digest: a later leaf takes
+the noise of earlier nodes off again, also after a restart. There the ledger alone keeps values the same.)
 """
 
 from __future__ import annotations
@@ -166,15 +168,18 @@ class SiteNoise:
         weight = _weight(self._population, self._client, request.question, scale)
         parts = [factor * (weight * self._sums.answer(question)) for factor, question in request.parts]
         value = torch.stack(parts).sum(0).cpu().numpy()
-        steps = whole_steps(value, scale.grid) + self._noise(request.question, len(value))
-        return NoisyAnswer(steps, scale, self._own_price(request.question, scale))
+        steps = whole_steps(value, scale.grid)
+        return NoisyAnswer(
+            steps + self._noise(request.question, steps), scale, self._own_price(request.question, scale)
+        )
 
-    def _noise(self, question: Question, dimension: int) -> np.ndarray:
+    def _noise(self, question: Question, steps: np.ndarray) -> np.ndarray:
         place = (question.purpose, self._client)
         if question.leaves:
             first = question.round - question.step
-            return leaf_noise(self._source, dimension, question.step, "share of a tree", first, *place)
-        return discrete_gaussian(self._source, dimension, "share", question.round, question.step, *place)
+            return leaf_noise(self._source, len(steps), question.step, "share of a tree", first, *place)
+        digest = self._source.digest(steps.data)
+        return discrete_gaussian(self._source, len(steps), "share", question.round, question.step, *place, digest)
 
     def _check_planned(self, request: Request, scale: NoiseScale) -> None:
         """Refuse a release that is not in the agreed plan, or has less noise than planned."""

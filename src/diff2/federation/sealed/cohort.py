@@ -22,7 +22,7 @@ from ..own_noise.cohort import OwnNoiseCohort
 from ..own_noise.noise import NoiseScale, max_answer_norm
 from ..wire.cohort import Exchange, read_answers
 from ..wire.messages import Message, digest, read, write
-from ..wire.request import Request, as_array
+from ..wire.request import Request, as_array, whole_number
 from ..wire.transport import Replies, Transport
 from .keys import CIPHERTEXTS, MAX_TOTAL, MODEL, STORED, TOTAL, SiteKeys, added
 
@@ -64,7 +64,8 @@ class AddingServer:
                     f"{list(sites)}; a sum over fewer sites would have less noise, and is not computed"
                 )
         arrays = added([messages[site].arrays for site in sites])
-        return write(Message(TOTAL, {"request": request, "sites": list(sites)}, arrays))
+        received = sum(array.nbytes for message in messages.values() for array in message.arrays.values())
+        return write(Message(TOTAL, {"request": request, "sites": list(sites), "received": received}, arrays))
 
 
 class SealedCohort(OwnNoiseCohort):
@@ -83,8 +84,7 @@ class SealedCohort(OwnNoiseCohort):
         limit = sum(max_answer_norm(population, p, request, scale, MAX_TOTAL) for p in scale.clients)
         inner, began = write(request.message()), time.perf_counter()
         payload = self._keys.seal(inner)
-        reply = self._adder.total(payload, sites, self._timeout)
-        message = read(reply)
+        message = read(self._adder.total(payload, sites, self._timeout))
         if message.kind != TOTAL or message.fields.get("request") != digest(payload):
             raise BadAnswer("the server sent the sum of another question")
         steps = self._keys.decrypt(message.arrays, scale.mean.release.dimension, digest(inner), sites)
@@ -93,8 +93,8 @@ class SealedCohort(OwnNoiseCohort):
                 f"the sum of the sites' answers to {request} is longer than clipping and noise allow; nothing was "
                 "released. Check the software at the sites"
             )
-        seconds = time.perf_counter() - began
-        self._watch(Exchange(question.round, tuple(sites), seconds, len(payload) * len(sites), len(reply)))
+        seconds, received = time.perf_counter() - began, whole_number(message.fields, "received")
+        self._watch(Exchange(question.round, tuple(sites), seconds, len(payload) * len(sites), received))
         return steps
 
 

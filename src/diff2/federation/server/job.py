@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..._files import locked, write_json
-from ...errors import Diff2Error, InvalidArgument
+from ...errors import InvalidArgument
 from ...privacy import Ledger
 from ...runfile.run import described_model
 from ...training.loop import Callback, RoundInfo, Training, TrainState
@@ -19,7 +19,8 @@ from ..sealed.cohort import distribute_model
 from ..sealed.keys import SiteKeys
 from ..wire.cohort import Exchange
 from ..wire.transport import Transport
-from . import OUTCOME, PROGRESS
+from . import PROGRESS
+from .outcome import outcome_of
 from .run import close_run, prepare_at_sites, recorded_run
 
 PAUSE = 0.5  # seconds between two progress reports
@@ -32,22 +33,23 @@ class JobSpec:
     """What a job has to do.
 
     Args:
-        sites: the clients of the run, in this order.
         directory: of the run, on the server.
         timeout: seconds a site has for an answer.
-        minimum_sites: the run starts with at least this many sites and keeps to those; None: with all.
     """
 
     agreement: Agreement
-    sites: tuple[str, ...]
     directory: Path
     timeout: float = 60.0
-    minimum_sites: int | None = None
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The clients of the run, in this order."""
+        return self.agreement.sites
 
     @property
     def required_sites(self) -> int:
         """How many sites must be connected for the run to start."""
-        return len(self.sites) if self.minimum_sites is None else self.minimum_sites
+        return self.agreement.required_sites
 
     def to_text(self) -> str:
         """Return JSON text."""
@@ -61,8 +63,7 @@ def read_job_spec(text: str) -> JobSpec:
     try:
         fields = json.loads(text)
         agreement = read_agreement(fields.pop("agreement"))
-        sites, directory = tuple(map(str, fields.pop("sites"))), Path(fields.pop("directory"))
-        return JobSpec(agreement, sites, directory, **fields)
+        return JobSpec(agreement, Path(fields.pop("directory")), **fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidArgument(f"the job description is damaged ({error!r})") from None
 
@@ -74,20 +75,10 @@ def run_job(spec: JobSpec, transport: Transport, keys: SiteKeys | None = None) -
         keys: of a sealed run, at its coordinator site; ``transport`` must then be able to add.
     """
     with locked(spec.directory / "lock", f"the run in {spec.directory}", patience=PATIENCE):
-        (spec.directory / OUTCOME).unlink(missing_ok=True)
-        try:
+        with outcome_of(spec.directory) as outcome:
             result, not_notified = _train(spec, transport, keys)
-        except Diff2Error as error:
-            write_json(spec.directory / OUTCOME, stopped_outcome(error))
-            raise
-        outcome = {"state": "done", "epsilon": result.epsilon, "not_notified": not_notified}
-        write_json(spec.directory / OUTCOME, outcome)
+            outcome |= {"state": "done", "epsilon": result.epsilon, "not_notified": not_notified}
         return result
-
-
-def stopped_outcome(error: Diff2Error) -> dict[str, str]:
-    """Return the outcome of a job that an error has stopped."""
-    return {"state": "stopped", "error": type(error).__name__, "message": str(error)}
 
 
 def _train(spec: JobSpec, transport: Transport, keys: SiteKeys | None) -> tuple[TrainResult, list[str]]:
@@ -147,7 +138,7 @@ class Progress:
             "round": round,
             "rounds": self._rounds,
             "sites": self._sites,
-            "epsilon": ledger.epsilon(),
+            "epsilon": ledger.released_epsilon(),  # so far; no guarantee
             "seconds_per_round": pace,
             "seconds_left": pace * (self._rounds - round),
             **self._totals,

@@ -8,14 +8,14 @@ and returns the replies to the coordinator. ``site/coordinator.py`` is the other
 from __future__ import annotations
 
 from ..._files import write_json
-from ...errors import Diff2Error
 from ..faults import BadAnswer, FederationError
 from ..sealed.cohort import AddingServer
 from ..wire.cohort import read_answers
 from ..wire.messages import Message, packed, write
 from ..wire.transport import Transport
-from . import OUTCOME, PROGRESS
-from .job import JobSpec, stopped_outcome
+from . import PROGRESS
+from .job import JobSpec
+from .outcome import outcome_of
 
 COORDINATE, REPLIES = "coordinate", "replies"  # from the server to the coordinator
 NEXT, ENDED = "next", "ended"  # and its answers
@@ -27,10 +27,8 @@ def relay_job(spec: JobSpec, transport: Transport) -> None:
     """Relay between the coordinator, which is the first site, and all sites; write progress and outcome."""
     coordinator, adder, directory = spec.sites[0], AddingServer(transport), spec.directory
     timeout = spec.timeout + COORDINATOR_TIMEOUT
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / OUTCOME).unlink(missing_ok=True)
     message = Message(COORDINATE, {"job": spec.to_text(), "members": transport.members()})
-    try:
+    with outcome_of(directory) as outcome:
         while True:
             replies = transport.broadcast(write(message), [coordinator], timeout)
             answer = read_answers(replies, [coordinator], timeout)[coordinator]
@@ -43,12 +41,9 @@ def relay_job(spec: JobSpec, transport: Transport) -> None:
             message = _relayed(answer, adder)
         if not isinstance(answer.fields.get("outcome"), dict):
             raise BadAnswer("the coordinator ended the run without stating the outcome")
-    except Diff2Error as error:
-        write_json(directory / OUTCOME, stopped_outcome(error))
-        raise
-    if answer.fields.get("result"):
-        write_json(directory / "result.json", answer.fields["result"])
-    write_json(directory / OUTCOME, answer.fields["outcome"])
+        if answer.fields.get("result"):
+            write_json(directory / "result.json", answer.fields["result"])
+        outcome |= answer.fields["outcome"]
 
 
 def _relayed(wanted: Message, adder: AddingServer) -> Message:

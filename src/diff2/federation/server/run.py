@@ -17,8 +17,11 @@ from typing import Any
 
 from ..._files import write_json
 from ..._validate import positive
+from ...cohorts.slots import EXACT_SIZES
+from ...data.scaling import described_columns
 from ...errors import CheckpointError, InvalidArgument
 from ...privacy import Mechanism
+from ...privacy.release import ADD_OR_REMOVE_ONE
 from ...training.build import assembled, declare_leaks, header, same_bytes
 from ...training.directory import RunDirectory
 from ...training.loop import Training
@@ -68,11 +71,13 @@ def prepare_at_sites(
     sizes = [_size(site, described[site]) for site in sites]
     noise_plan = agreement.plan(sizes)
     engine, _ = agreement.build_engine()
-    leaks = declare_leaks(agreement.privacy.budget, None, None, agreement.leaks, strict)
+    told = [EXACT_SIZES] if noise_plan.population.adjacency == ADD_OR_REMOVE_ONE and _exact(described) else []
+    leaks = declare_leaks(agreement.privacy.budget, None, None, (*agreement.leaks, *told), strict)
+    columns = described_columns(agreement.encoding, agreement.leaks)
     trust, name = _trust(agreement, len(sites)), _run_id(Path(directory), sites, resume)
     run = RunDirectory(
         directory,
-        header=header(noise_plan, engine, agreement.run.seed, leaks, trust),
+        header=header(noise_plan, engine, agreement.run.seed, leaks, trust, columns=columns),
         settings={
             "loss": agreement.encoding.loss,
             "model": asdict(agreement.model),
@@ -87,7 +92,7 @@ def prepare_at_sites(
     if not run.complete:
         fields = {**agreed, "run": name, "sites": list(sites), "sizes": sizes, "engine": engine.name}
         opened = _asked(transport, Message(OPEN, fields), sites, timeout)
-        tag = _records_tag(agreement, sites, opened, keys)
+        tag = _sites_tag(agreement, sites, opened, keys)
     ledger = run.open_ledger(tag)
     place: tuple[Any, ...] = (transport, sites, noise_plan.population, name)
     options: dict[str, Any] = {"source": run.noise, "timeout": timeout, "watch": watch}
@@ -97,21 +102,25 @@ def prepare_at_sites(
         options["honest"] = trust["min_honest_sites"]
         asking = OwnNoiseCohort(*place, **options) if keys is None else SealedCohort(*place, keys=keys, **options)
         cohort, mechanism = asking, SitesMechanism(asking, ledger, run.noise)
-    return assembled(noise_plan, engine, run, cohort, mechanism, agreement.run.output)
+    return assembled(noise_plan, agreement.build_model(), engine, run, cohort, mechanism, agreement.run.output)
 
 
 def _asked(transport: Transport, message: Message, sites: Sequence[str], timeout: float) -> Mapping[str, Message]:
     return read_answers(transport.broadcast(write(message), sites, timeout), sites, timeout)
 
 
-def _records_tag(
+def _sites_tag(
     agreement: Agreement, sites: Sequence[str], opened: Mapping[str, Message], keys: SiteKeys | None
 ) -> bytes:
-    """Return a hash of the sites' hashes of their records; refuse sites whose keys are not the coordinator's."""
+    """Return a hash of the fingerprints of the sites' keys, each of which is bound to the records of its site.
+
+    A site that lost its ledger takes a new key, so the run is not resumed. Sites whose keys for sealing are not the
+    coordinator's are refused.
+    """
     for site in sites:
         if agreement.trust.sealed and opened[site].fields.get("keys") != (keys and keys.fingerprint):
             raise BadAnswer(f"site {site!r} has other keys than the coordinator; give all sites the same file")
-    tags = [str(opened[site].fields.get("records")) for site in sites]
+    tags = [str(opened[site].fields.get("key")) for site in sites]
     return hashlib.sha256("\n".join(tags).encode()).digest()
 
 
@@ -146,6 +155,11 @@ def _size(site: str, description: Message) -> int:
     if isinstance(size, bool) or not isinstance(size, int) or size < 1 or description.fields.get("site") != site:
         raise BadAnswer(f"site {site!r} does not describe itself correctly")
     return size
+
+
+def _exact(described: Mapping[str, Message]) -> bool:
+    """Whether a site reports the exact number of its records: it states no ``reported_size`` of its own."""
+    return any(message.fields.get("exact") is not False for message in described.values())
 
 
 def recorded_run(directory: Path) -> tuple[str, tuple[str, ...]] | None:

@@ -20,10 +20,11 @@ from .. import faults
 from ..faults import BadMessage, FederationError, Refusal
 from ..sealed.keys import NO_KEYS, SiteKeys
 from ..server import OUTCOME, PROGRESS
-from ..server.job import JobSpec, read_job_spec, run_job, stopped_outcome
+from ..server.job import JobSpec, read_job_spec, run_job
+from ..server.outcome import stopped_outcome
 from ..server.relay import BROADCAST, COORDINATE, COORDINATOR_TIMEOUT, ENDED, NEXT, REPLIES, TOTAL
-from ..wire.messages import Message, packed, read, refusal, write
-from ..wire.transport import Replies
+from ..wire.messages import Message, packed, read, write
+from ..wire.transport import NOBODY, Caller, Replies
 from .policy import SiteFile
 from .site import site_from_file
 
@@ -36,28 +37,30 @@ class CoordinatorSite:
         self._directory = file.directory
         self._run: _CoordinatedRun | None = None
 
-    def answer(self, payload: bytes) -> bytes:
+    def answer(self, payload: bytes, caller: Caller = NOBODY) -> bytes:
         """Answer the server."""
         try:
             message = read(payload)
         except BadMessage:
-            return self._site.answer(payload)
+            return self._site.answer(payload, caller)
         if message.kind not in (COORDINATE, REPLIES):
-            return self._site.answer(payload)
+            return self._site.answer(payload, caller)
         try:
             return write(self._next(message))
         except Diff2Error as error:
-            return refusal(f"site {self._site.name!r}, the coordinator: {error}")
+            return self._site.refused(error, caller)
 
     def _next(self, message: Message) -> Message:
         if message.kind == COORDINATE:
             if self._site.keys is None:
                 raise Refusal(NO_KEYS)
-            spec = read_job_spec(str(message.fields.get("job")))
+            spec, members = read_job_spec(str(message.fields.get("job"))), message.fields.get("members")
+            self._site.require_approved(spec.agreement)
+            if not isinstance(members, list):
+                raise BadMessage("expected members to be a list of names")
             name = hashlib.sha256(f"{spec.directory} {spec.agreement.digest}".encode()).hexdigest()[:16]
             spec = replace(spec, directory=self._directory / "runs" / name)
-            members = [str(name) for name in message.fields.get("members", [])]
-            self._run = _CoordinatedRun(spec, self._site.keys, members)
+            self._run = _CoordinatedRun(spec, self._site.keys, [str(name) for name in members])
         elif self._run is None:
             raise Refusal("this site coordinates no run")
         else:

@@ -26,7 +26,7 @@ class OpenRun:
         """Take part as ``client``; ``source`` draws batches, masks and noise."""
         engine, stochastic = agreement.build_engine()
         self.engine = engine.name
-        self._agreement = agreement
+        self.agreement = agreement
         self._population = plan.population
         self._client = client
         self._dimension = len(engine.flat)
@@ -41,14 +41,14 @@ class OpenRun:
 
     def read(self, message: Message, *, sealed: bool) -> Request:
         """Return the request in a message; refuse one that does not belong to the agreement."""
-        if self._agreement.trust.sealed != sealed:
+        if self.agreement.trust.sealed != sealed:
             raise Refusal("in this run requests must " + ("not be sealed" if sealed else "be sealed"))
-        request = read_request(message, self._dimension, self._agreement.dtype)
+        request = read_request(message, self._dimension, self.agreement.dtype)
         if bool(request.multiplier) != (self._noise is not None):
             who = "the server adds" if request.multiplier else "the sites add"
             raise Refusal(f"{request} is not answered: in this run {who} the noise")
         for _, question in request.parts:
-            require_declared(self._agreement.algorithm, self._population, self._client, question)
+            require_declared(self.agreement.algorithm, self._population, self._client, question)
         return request
 
     def answer(

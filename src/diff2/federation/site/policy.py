@@ -4,8 +4,8 @@
 
     [data]
     file = "north.csv"          # CSV, CSV.gz, Parquet, or .npz with arrays inputs and targets
-    [data.columns]              # where a column has another name at this site: agreed name = its name
-    age = "AGE_YEARS"
+    [data.columns]              # by agreed name: the name at this site, and what the column means
+    age = { name = "AGE_YEARS", bounds = [0, 100], unit = "years" }
     [policy]
     epsilon = 3.0               # over all runs together
     algorithms = ["diff2"]
@@ -13,19 +13,23 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..._fields import from_table
 from ..._files import read_toml
 from ..._validate import at_least, nearest, one_of, positive
 from ...algorithms import ALGORITHMS
 from ...errors import InvalidArgument
-from ...runfile.fields import from_table
+from ...planning import Plan
+from ...privacy import total_epsilon
 from ..agreement import Agreement
 from ..faults import Refusal
+from .columns import Column
 
 TABLES = ("site", "data", "policy")
 MODELS = ("mlp",)
@@ -33,7 +37,7 @@ MODELS = ("mlp",)
 
 @dataclass(frozen=True)
 class Policy:
-    """``[policy]``: what a site agrees to.
+    """``[policy]``: the limits of a site, which hold for every run, approved by somebody or not.
 
     Args:
         epsilon: limit on the sum of the epsilons of all runs it takes part in; inf allows runs that are not private.
@@ -41,9 +45,22 @@ class Policy:
         smallest_size: take part only with at least this many records.
         algorithms: the allowed ones; None: all.
         models: the allowed ones.
-        reported_size: train on the first records only, this many, and report this number instead of the true one.
+        reported_size: train on the first records only, this many, and report this number instead of the true one. With
+            Poisson batches there may also be fewer: the rest of the places is empty, and nobody can tell.
         require_own_noise: take part only where the sites add the noise themselves.
         require_secure_aggregation: take part only where the server sees nothing but ciphertexts.
+        max_epsilon_per_run: limit on the epsilon of one run.
+        max_rounds: limit on the rounds of one run.
+        max_epsilon_against_server: limit on what one run costs against the server, which sees this site's answers with
+            this site's noise alone; implies ``require_own_noise``.
+        require_group_column: take part only where records with the same value in this column, by its agreed name, are
+            protected together, or the whole site is.
+        sites: those whom this site takes for honest, besides itself: no run may count on the noise of others. None: on
+            the sites of an agreement that somebody here approved, by name, and on nobody else.
+        min_honest_sites: take part only with at least this many of them, itself included.
+        columns: what runs may use that nobody here approved: inputs, and a column of groups. Such a run is approved if
+            its columns are these, and mean what ``[data.columns]`` says.
+        targets: likewise.
     """
 
     epsilon: float
@@ -54,6 +71,14 @@ class Policy:
     reported_size: int | None = None
     require_own_noise: bool = False
     require_secure_aggregation: bool = False
+    max_epsilon_per_run: float = math.inf
+    max_rounds: int | None = None
+    max_epsilon_against_server: float | None = None
+    require_group_column: str | None = None
+    sites: tuple[str, ...] | None = None
+    min_honest_sites: int = 1
+    columns: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         positive("epsilon", self.epsilon, infinite=True)
@@ -65,18 +90,51 @@ class Policy:
             one_of("models", name, MODELS)
         if self.reported_size is not None:
             at_least("reported_size", self.reported_size, self.smallest_size)
+        positive("max_epsilon_per_run", self.max_epsilon_per_run, infinite=True)
+        at_least("min_honest_sites", self.min_honest_sites, 1)
+        if self.max_rounds is not None:
+            at_least("max_rounds", self.max_rounds, 1)
+        if self.max_epsilon_against_server is not None:
+            positive("max_epsilon_against_server", self.max_epsilon_against_server)
+        if bool(self.columns) != bool(self.targets):
+            raise InvalidArgument("expected columns and targets, which approve runs together, or neither")
+
+    def approves(self, agreement: Agreement, pinned: Mapping[str, Column]) -> bool:
+        """Whether a run needs nobody's approval: all its columns are named here, and pinned in ``[data.columns]``."""
+        encoding, group = agreement.encoding, agreement.group_column
+        inputs = {*encoding.inputs, *(() if group is None else (group,))}
+        return (
+            inputs <= set(self.columns)
+            and encoding.target in self.targets
+            and all(name in pinned and pinned[name].pinned for name in (*encoding.inputs, encoding.target))
+        )
 
     def check(self, agreement: Agreement) -> None:
-        """Refuse an agreement that this site does not allow."""
+        """Refuse an agreement that exceeds a limit."""
         name = agreement.algorithm.name
         if self.algorithms is not None and name not in self.algorithms:
             raise Refusal(f"the policy of this site does not allow the algorithm {name!r}")
         if "mlp" not in self.models:
             raise Refusal("the policy of this site does not allow the model 'mlp'")
-        if self.require_own_noise and agreement.trust.noise != "sites":
+        own_noise = self.require_own_noise or self.max_epsilon_against_server is not None
+        if own_noise and agreement.trust.noise != "sites":
             raise Refusal("the policy of this site requires that sites add the noise themselves: trust = 'sites'")
         if self.require_secure_aggregation and not agreement.trust.sealed:
             raise Refusal("the policy of this site requires secure_aggregation = 'tenseal'")
+        if self.require_group_column not in (None, agreement.group_column) and agreement.privacy.unit != "client":
+            raise Refusal(
+                f"the policy of this site requires that records with the same {self.require_group_column!r} are "
+                "protected together: group_column in [data]"
+            )
+        if self.max_rounds is not None and agreement.algorithm.rounds > self.max_rounds:
+            raise Refusal(
+                f"the run has {agreement.algorithm.rounds} rounds; the policy of this site allows {self.max_rounds}"
+            )
+        if agreement.privacy.epsilon > self.max_epsilon_per_run:
+            raise Refusal(
+                f"the run costs epsilon={agreement.privacy.epsilon:g}; the policy of this site allows "
+                f"{self.max_epsilon_per_run:g} per run"
+            )
         if self.epsilon == float("inf"):
             return
         if agreement.run.seed is not None:
@@ -89,7 +147,6 @@ class Policy:
 
     def check_total(self, agreement: Agreement, epsilon: float, delta: float) -> None:
         """Refuse another run where earlier ones have cost ``epsilon`` and ``delta``."""
-        self.check(agreement)
         new = epsilon + agreement.privacy.epsilon
         if new > self.epsilon or (self.epsilon < float("inf") and delta + agreement.privacy.delta > self.delta):
             raise Refusal(
@@ -97,6 +154,45 @@ class Policy:
                 f"{delta + agreement.privacy.delta:g} in total; its policy allows epsilon={self.epsilon:g} and "
                 f"delta={self.delta:g}"
             )
+
+    def check_sites(self, agreement: Agreement, plan: Plan, me: str, sites: Sequence[str], *, by_name: bool) -> None:
+        """Refuse a run that counts on the noise of sites that this one does not know.
+
+        Args:
+            by_name: somebody here approved the agreement, and so the names of its sites.
+        """
+        known = sites if self.sites is None and by_name else (me, *(self.sites or ()))
+        named = sum(site in known for site in sites)
+        if named < self.min_honest_sites:
+            raise Refusal(
+                f"{named} of the sites of the run are named in the policy of this site, which requires "
+                f"{self.min_honest_sites}"
+            )
+        if agreement.trust.noise == "server":
+            return
+        honest = agreement.trust.honest_of(len(sites))
+        if honest > named:
+            raise Refusal(
+                f"the run counts on the noise of {honest} honest sites; this site knows {named} of them by name, "
+                f"itself included. Lower min_honest_sites of the run to {named}, or name them in the site's policy"
+            )
+        if self.max_epsilon_against_server is None:
+            return
+        found = epsilon_against_server(agreement, plan)
+        if found > self.max_epsilon_against_server:
+            raise Refusal(
+                f"against the server, with the noise of this site alone, the run costs epsilon={found:g}; the policy "
+                f"of this site allows {self.max_epsilon_against_server:g}"
+            )
+
+
+def epsilon_against_server(agreement: Agreement, plan: Plan) -> float:
+    """Return at most what all answers of a site cost against someone who sees each, with the site's noise alone."""
+    if agreement.trust.noise == "server":
+        return math.inf
+    share = math.sqrt(agreement.trust.honest_of(len(plan.client_sizes)))
+    releases = (release._replace(multiplier=release.multiplier / share) for release in plan.releases)
+    return total_epsilon(releases, agreement.privacy.delta)
 
 
 @dataclass(frozen=True)
@@ -107,18 +203,23 @@ class SiteData:
         file: a CSV, CSV.gz or Parquet table, or an .npz with arrays ``inputs``, ``targets`` and, where groups are
             protected, ``groups``; relative to site.toml.
         entry_point: ``"module:function"``, which returns a table or (inputs, targets) or (inputs, targets, groups).
-        columns: agreed name = name at this site.
+        columns: by agreed name: what the column is called here, or a table of that and of what it means.
     """
 
     file: str | None = None
     entry_point: str | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.file is None) == (self.entry_point is None):
             raise InvalidArgument("expected either file = '...' or entry_point = 'module:function'")
         if self.entry_point is not None and self.entry_point.count(":") != 1:
             raise InvalidArgument(f"expected entry_point = 'module:function', got {self.entry_point!r}")
+        object.__setattr__(self, "columns", {name: _column(name, given) for name, given in self.columns.items()})
+
+    def name_of(self, agreed: str) -> str:
+        """Return what a column is called at this site."""
+        return (self.columns[agreed].name if agreed in self.columns else None) or agreed
 
 
 @dataclass(frozen=True)
@@ -169,6 +270,14 @@ def read_site_file(path: str | os.PathLike[str]) -> SiteFile:
         )
     except InvalidArgument as error:
         raise InvalidArgument(f"{path}: {error}") from None
+
+
+def _column(name: str, given: Any) -> Column:
+    if isinstance(given, str | Column):
+        return given if isinstance(given, Column) else Column(given)
+    if not isinstance(given, dict):
+        raise InvalidArgument(f"expected columns.{name} to be a name in quotes or a table, got {given!r}")
+    return from_table(Column, f"data.columns.{name}", given)
 
 
 def _required(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:

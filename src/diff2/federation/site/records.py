@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...cohorts.clients import Client, as_clients, as_groups
-from ...data.tables import ClientTable, groups_of, read_table, require_column
+from ...cohorts.clients import Client
+from ...data.tables import ClientTable, require_column
 from ...errors import InvalidArgument
-from ...models.losses import check_targets, resolve_loss
 from ..agreement import Agreement
+from .clamped import Clamped, group_numbers, read_cells
 from .policy import SiteData, SiteFile
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class SiteRecords(NamedTuple):
 
     client: Client
     groups: Tensor | None  # the number of each record's group, where groups are protected
+    notes: tuple[str, ...] = ()  # what had to be clamped or filled in, for the site's own log
 
     @property
     def parts(self) -> list[Tensor]:
@@ -35,44 +36,54 @@ class SiteRecords(NamedTuple):
     def first(self, count: int) -> SiteRecords:
         """Return the first ``count`` records."""
         client = Client(*(part[:count].contiguous() for part in self.client))
-        return SiteRecords(client, None if self.groups is None else self.groups[:count].contiguous())
+        return SiteRecords(client, None if self.groups is None else self.groups[:count].contiguous(), self.notes)
 
 
 def load_records(site: SiteFile, agreement: Agreement) -> SiteRecords:
-    """Read the site's table or arrays, rename its columns, and encode them with the agreed public ranges."""
-    inputs, targets, groups = _arrays(site, agreement)
-    _, loss = resolve_loss(agreement.encoding.loss)
-    client = as_clients([(inputs, targets)], loss, dtype=agreement.dtype, device=torch.device("cpu"))[0]
-    width = len(agreement.encoding.inputs)
-    if client.inputs.dim() != 2 or client.inputs.shape[1] != width:
-        raise InvalidArgument(f"expected inputs of shape (records, {width}), got {tuple(client.inputs.shape)}")
-    check_targets(loss, client.targets, torch.Size((1, agreement.encoding.outputs)))
+    """Read the site's table or arrays, rename its columns, and encode them as agreed.
+
+    Raises an error if the file is damaged or its header does not have the agreed columns, but for no value in it.
+    """
+    clamped, groups = Clamped(agreement.encoding), None
+    found = _read(site)
+    if isinstance(found, tuple):
+        inputs, targets = clamped.arrays(*found[:2])
+        groups = found[2] if len(found) == 3 else None
+    else:
+        columns = _columns(found, site.data, agreement)
+        inputs, targets = clamped.table(columns)
+        groups = None if agreement.group_column is None else columns[agreement.group_column]
+    x = torch.from_numpy(inputs).to(agreement.dtype).contiguous()
+    y = torch.from_numpy(targets)
+    client = Client(x, y if agreement.encoding.classes is not None else y.to(agreement.dtype).contiguous())
+    if client.size == 0:
+        raise InvalidArgument("the table holds no record")
     if agreement.group_column is None:
-        return SiteRecords(client, None)
+        return SiteRecords(client, None, tuple(clamped.notes))
     if groups is None:
         raise InvalidArgument("the agreement protects groups of records, and the records of this site have no group")
-    return SiteRecords(client, as_groups([groups], [client])[0])
+    numbers = torch.from_numpy(group_numbers(groups, client.size))
+    return SiteRecords(client, numbers, tuple(clamped.notes))
 
 
-def _arrays(site: SiteFile, agreement: Agreement) -> tuple[Any, Any, Any]:
+def _read(site: SiteFile) -> Any:
+    """Return a table, or arrays (inputs, targets) or (inputs, targets, groups)."""
     data = site.data
     if data.file is None:
-        found = _called(data)
-        if isinstance(found, tuple) and len(found) in (2, 3):
-            return (*found, None) if len(found) == 2 else found
-        return _encoded(found, data, agreement)
+        return _called(data)
     path = site.path.parent / data.file
-    if path.suffix.lower() == ".npz":
-        return _unpacked(path)
-    return _encoded(read_table(str(path)), data, agreement)
+    return _unpacked(path) if path.suffix.lower() == ".npz" else read_cells(path)
 
 
 def _called(data: SiteData) -> Any:
     module, function = str(data.entry_point).split(":")
     try:
-        return getattr(importlib.import_module(module), function)()
+        found = getattr(importlib.import_module(module), function)()
     except (ImportError, AttributeError) as error:
         raise InvalidArgument(f"entry_point = {data.entry_point!r} cannot be found: {error}") from None
+    if not hasattr(found, "columns") and not (isinstance(found, tuple) and len(found) in (2, 3)):
+        raise InvalidArgument(f"entry_point = {data.entry_point!r} returns neither a table nor (inputs, targets)")
+    return found
 
 
 def _unpacked(path: Path) -> tuple[Any, Any, Any]:
@@ -85,16 +96,13 @@ def _unpacked(path: Path) -> tuple[Any, Any, Any]:
         raise InvalidArgument(f"{path} holds no arrays 'inputs' and 'targets' ({type(error).__name__})") from None
 
 
-def _encoded(frame: pandas.DataFrame, data: SiteData, agreement: Agreement) -> tuple[Any, Any, Any]:
-    table = ClientTable("site", frame)
-    for column in data.columns.values():
-        require_column(table, column)
-    # A column that happens to have an agreed name must not replace the one that is mapped to that name.
-    frame = frame.drop(columns=[name for name in data.columns if name in frame.columns])
-    frame = frame.rename(columns={column: agreed for agreed, column in data.columns.items()})
-    encoding, group = agreement.encoding, agreement.group_column
-    return (
-        encoding.encode_inputs(frame, "site"),
-        encoding.encode_targets(frame, "site"),
-        None if group is None else groups_of(ClientTable("site", frame), group),
-    )
+def _columns(frame: pandas.DataFrame, data: SiteData, agreement: Agreement) -> dict[str, pandas.Series]:
+    """Return the agreed columns, each from the one that has its name at this site."""
+    found, group = {}, [] if agreement.group_column is None else [agreement.group_column]
+    for agreed in (*agreement.encoding.inputs, agreement.encoding.target, *group):
+        name = data.name_of(agreed)
+        require_column(ClientTable("site", frame), name)
+        found[agreed] = frame[name]
+        if found[agreed].ndim != 1:
+            raise InvalidArgument(f"the table has the column {name!r} twice")
+    return found

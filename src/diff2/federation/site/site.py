@@ -1,31 +1,31 @@
 """A site: it holds its own records, answers questions about them with clipped sums, and trusts nobody.
 
-The site clips, not the server. It answers a question only if the question belongs to an agreement that its policy
-allows, is well-formed, has a radius within the agreed rule, and was not answered before with other content. Refusals
-are reported to both sides and recorded. Formal guarantee: ``answer`` returns nothing but a description that the policy
-allows, sums that ``ClientSums`` has clipped, or a refusal, whatever bytes it is given.
+The site clips, not the server. It answers a question only if the question belongs to an agreement that somebody at the
+site approved and its policy allows, is well-formed, has a radius within the agreed rule, and was not answered before
+with other content. Refusals are reported to both sides and recorded. Formal guarantee: ``answer`` returns nothing but
+a description that the policy allows, sums that ``ClientSums`` has clipped, or a refusal, whatever bytes it is given;
+and for tables of equal size that hold the agreed columns, all but the sums is the same, whatever the records are.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import re
-import secrets
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ..._files import write_whole
 from ..._version import __version__
 from ...errors import Diff2Error, InvalidArgument
 from ...planning import Plan
-from ...privacy import NoiseSource
-from ...privacy.noise import KEY_BYTES
+from ...privacy.release import ADD_OR_REMOVE_ONE
 from ...training.directory import records_tag
 from ..agreement import Agreement, read_agreement
-from ..faults import BadMessage, Refusal
+from ..faults import BadMessage, CannotWrite, Refusal
 from ..own_noise.noise import check_trust
 from ..sealed.keys import MODEL, NO_KEYS, SEALED, SiteKeys, sealed_answer, store_model
 from ..wire.messages import Message, digest, read, refusal, write
@@ -40,10 +40,14 @@ from ..wire.request import (
     Request,
     whole_number,
 )
+from ..wire.transport import NOBODY, Caller
+from .approval import approve, approved, require_approved
+from .columns import Column
 from .ledger import Answer, RunLine, SiteLedger
 from .open_run import OpenRun
 from .policy import Policy, SiteFile
 from .records import SiteRecords, load_records
+from .run_key import key_path, run_source
 
 LOG = logging.getLogger("diff2.site")
 RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -61,14 +65,17 @@ class Site:
         policy: Policy,
         directory: Path,
         keys: SiteKeys | None = None,
+        columns: Mapping[str, Column] | None = None,
     ):
         """Take part as ``name``.
 
         Args:
             load: returns the records, encoded for an agreement.
-            directory: keeps the ledger and the keys of unfinished runs.
+            directory: keeps the ledger, what was approved, and the keys of unfinished runs.
             keys: the secret that all sites share, for sealed runs.
+            columns: what columns mean at this site, by their agreed names.
         """
+        self._columns = dict(columns or {})
         self.keys = keys
         self.name = name
         self.policy = policy
@@ -79,28 +86,62 @@ class Site:
         self._loaded: tuple[str, SiteRecords] | None = None
         self._last: tuple[str, bytes] = ("", b"")  # digest of the last request, and its answer
 
-    def answer(self, payload: bytes) -> bytes:
-        """Return the answer to a request, or a refusal, whatever the bytes are."""
-        with self._lock, self.ledger.exclusive():
-            run = ""
-            try:
-                message = read(payload)
-                run = str(message.fields.get("run", ""))[:32]
-                return self._answered(message, payload)
-            except (Refusal, BadMessage) as error:
-                return self._refused(run, str(error))
-            except Exception:
-                self._log(traceback.format_exc())
-                return self._refused(run, "an error at the site; see its site.log")
+    def approve(self, agreement: Agreement) -> None:
+        """Take part in runs of exactly this agreement, as far as the policy allows."""
+        approve(self._directory, agreement)
+
+    def require_approved(self, agreement: Agreement) -> None:
+        """Refuse an agreement that nobody here approved, or that exceeds a limit. No record is read."""
+        require_approved(self._directory, self.policy, self._columns, agreement)
+
+    def answer(self, payload: bytes, caller: Caller = NOBODY) -> bytes:
+        """Return the answer to a request, or a refusal, whatever the bytes are and whatever happens here."""
+        return self._recorded(caller, lambda: self._answer(payload))
+
+    def refused(self, error: Exception, caller: Caller = NOBODY) -> bytes:
+        """Record that this site does not coordinate a run, and return the refusal."""
+        agreement = getattr(error, "agreement", None)
+        return self._recorded(caller, lambda: self._refused("", f"as coordinator: {error}", agreement))
+
+    def _recorded(self, caller: Caller, answer: Callable[[], bytes]) -> bytes:
+        try:
+            with self._lock, self.ledger.exclusive(caller):
+                return answer()
+        except CannotWrite as error:
+            reason = f"an error at the site: {error}"
+        except Exception:
+            self._log(traceback.format_exc())
+            reason = "an error at the site: its ledger cannot be read or is in use; see its site.log"
+        LOG.warning("site %s: %s", self.name, reason)
+        return refusal(f"site {self.name!r}: {reason}")
+
+    def _answer(self, payload: bytes) -> bytes:
+        run = ""
+        try:
+            message = read(payload)
+            run = str(message.fields.get("run", ""))[:32]
+            return self._answered(message, payload)
+        except (Refusal, BadMessage) as error:
+            return self._refused(run, str(error), getattr(error, "agreement", None))
+        except CannotWrite:
+            raise
+        except Exception:
+            self._log(traceback.format_exc())
+            return self._refused(run, "an error at the site; see its site.log")
 
     def _log(self, text: str) -> None:
         """Log what may quote records to a file of the site's own: FLARE can send its logs to the server."""
-        with open(self._directory / "site.log", "a", encoding="utf-8") as file:
+        with (
+            contextlib.suppress(OSError),
+            open(self._directory / "site.log", "a", encoding="utf-8", opener=_secret) as file,
+        ):
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
 
-    def _refused(self, run: str, reason: str) -> bytes:
+    def _refused(self, run: str, reason: str, agreement: Agreement | None = None) -> bytes:
         LOG.warning("site %s refused: %s", self.name, reason)
-        self.ledger.refuse(run if RUN_ID.fullmatch(run) else "", reason)
+        self.ledger.refuse(
+            run if RUN_ID.fullmatch(run) else "", reason, None if agreement is None else agreement.to_json()
+        )
         return refusal(f"site {self.name!r}: {reason}")
 
     def _answered(self, message: Message, payload: bytes) -> bytes:
@@ -147,25 +188,39 @@ class Site:
         return self._once(run, run.read(message, sealed=sealed), payload)
 
     def _describe(self, message: Message) -> Message:
-        agreement = _agreement(message)
-        self.policy.check(agreement)
+        agreement = self._agreement(message)
         records = self._records(agreement)
-        return Message(DESCRIPTION, {"site": self.name, "size": records.client.size, "version": __version__})
+        size, exact = self._size(agreement, records), self.policy.reported_size is None
+        return Message(DESCRIPTION, {"site": self.name, "size": size, "exact": exact, "version": __version__})
+
+    def _size(self, agreement: Agreement, records: SiteRecords) -> int:
+        """Return the number of records that the site reports."""
+        reported = self.policy.reported_size
+        poisson = agreement.algorithm.adjacency == ADD_OR_REMOVE_ONE
+        return reported if poisson and reported is not None else records.client.size
+
+    def _agreement(self, message: Message) -> Agreement:
+        """Return the agreement in a message, if this site takes part in it."""
+        try:
+            agreement = read_agreement(message.fields.get("agreement"))
+        except InvalidArgument as error:
+            raise Refusal(f"the agreement cannot be accepted: {error}") from None
+        self.require_approved(agreement)
+        return agreement
 
     def _open(self, message: Message) -> Message:
-        agreement = _agreement(message)
+        agreement = self._agreement(message)
         run, sites, plan = self._stated(message, agreement)
         index, records = sites.index(self.name), self._records(agreement)
-        if plan.client_sizes[index] != records.client.size:
+        if plan.client_sizes[index] != self._size(agreement, records):
             raise Refusal("the size stated for this site is not the one it reported")
         if agreement.trust.sealed and self.keys is None:
             raise Refusal(NO_KEYS)
         known = self.ledger.runs.get(run)
         if run in self.ledger.ended:
             raise Refusal("the run is complete; it cannot be opened again")
-        if known is None:
-            self.policy.check_total(agreement, self.ledger.epsilon, self.ledger.delta)
-        source = self._source(run, agreement.run.seed, known is None)
+        self._require_affordable(run, agreement)
+        source = run_source(self._directory, run, agreement.run.seed, new=known is None)
         opened = OpenRun(agreement, plan, index, records, source)
         if opened.engine != message.fields.get("engine"):
             raise Refusal(
@@ -176,17 +231,22 @@ class Site:
         tag = records_tag(source.key, [records.parts]).hex()
         line = RunLine(
             run, agreement.digest, agreement.algorithm.name, epsilon, agreement.privacy.delta, sites, plan.client_sizes,
-            tag,
+            tag, agreement.to_json(),
         )  # fmt: skip
-        if known is not None and known != line:
-            changed = [name for name in RunLine._fields if getattr(known, name) != getattr(line, name)]
+        if known is not None and known._replace(terms={}) != line._replace(terms={}):
+            changed = [name for name in RunLine._fields[:-1] if getattr(known, name) != getattr(line, name)]
             raise Refusal(f"the run was agreed to with other {' and '.join(changed)}; start a new run")
         self._runs = {run: opened}  # one run at a time
         if known is None:
             self.ledger.agree(line)
-        LOG.info("site %s takes part in run %s with %d records", self.name, run, records.client.size)
+        LOG.info("site %s takes part in run %s with %d records", self.name, run, plan.client_sizes[index])
         shared = {"keys": self.keys.fingerprint} if self.keys is not None and agreement.trust.sealed else {}
-        return Message(OPENED, {"run": run, "site": self.name, "records": tag, **shared})
+        return Message(OPENED, {"run": run, "site": self.name, "key": source.bytes(16, "fingerprint").hex(), **shared})
+
+    def _require_affordable(self, run: str, agreement: Agreement) -> None:
+        """Refuse a run that was not answered yet, hence cost nothing, and would now exceed the policy's total."""
+        if not self.ledger.charged(run):
+            self.policy.check_total(agreement, self.ledger.epsilon, self.ledger.delta)
 
     def _stated(self, message: Message, agreement: Agreement) -> tuple[str, tuple[str, ...], Plan]:
         """Return the run, its sites and its plan as the server states them."""
@@ -197,17 +257,22 @@ class Site:
             raise BadMessage("expected sites and sizes to be lists of the same length")
         if sites.count(self.name) != 1:
             raise Refusal("this site is not among the sites of the run")
+        if sites != [site for site in agreement.sites if site in sites] or len(sites) < agreement.required_sites:
+            raise Refusal("the sites of the run are not those of the agreement, in its order")
         counts = [whole_number({"size": size}, "size") for size in sizes]
         try:
             check_trust(agreement, len(sites))
-            return run, tuple(map(str, sites)), agreement.plan(counts)
+            plan = agreement.plan(counts)
         except Diff2Error as error:
             raise Refusal(f"the agreement cannot be accepted: {error}") from None
+        by_name = approved(self._directory, agreement)
+        self.policy.check_sites(agreement, plan, self.name, sites, by_name=by_name)
+        return run, tuple(sites), plan
 
     def _close(self, run: str) -> Message:
         self.ledger.end(run)
         self._runs.pop(run, None)
-        self._key_path(run).unlink(missing_ok=True)
+        key_path(self._directory, run).unlink(missing_ok=True)
         return Message(CLOSED, {"run": run, "site": self.name})
 
     def _once(self, run: OpenRun, request: Request, payload: bytes) -> bytes:
@@ -221,6 +286,7 @@ class Site:
             )
         if self._last[0] == sent:
             return self._last[1]
+        self._require_affordable(name, run.agreement)
         earlier = [answer.release for answer in self.ledger.answers(name)]
         message, release = run.answer(request, sent, self.ledger.runs[name].sites, earlier)
         answer = write(message)
@@ -237,44 +303,28 @@ class Site:
 
     def _records(self, agreement: Agreement) -> SiteRecords:
         """Return the records this site trains on, read once."""
-        key = repr((agreement.encoding, agreement.dtype, agreement.group_column))
-        if self._loaded is None or self._loaded[0] != key:
+        if self._loaded is None or self._loaded[0] != agreement.digest:
             try:
                 records = self._load(agreement)
             except Diff2Error as error:
                 self._log(f"the records cannot be read: {error}")
-                raise Refusal("the site's records cannot be used as agreed; see its site.log") from None
-            self._loaded = (key, records)
+                raise Refusal("the site's records cannot be read as agreed; see its site.log") from None
+            for note in records.notes:
+                self._log(note)
+            self._loaded = (agreement.digest, records)
         records = self._loaded[1]
-        if records.client.size < max(self.policy.smallest_size, self.policy.reported_size or 1):
+        poisson = agreement.algorithm.adjacency == ADD_OR_REMOVE_ONE and self.policy.reported_size is not None
+        if not poisson and records.client.size < max(self.policy.smallest_size, self.policy.reported_size or 1):
             raise Refusal("the site has fewer records than its policy requires")
         return records if self.policy.reported_size is None else records.first(self.policy.reported_size)
-
-    def _source(self, run: str, seed: int | None, new: bool) -> NoiseSource:
-        """Return the source of batches, masks and noise: a secret of the site's own, unless the run is seeded."""
-        if seed is not None:
-            return NoiseSource.from_seed(seed)
-        path = self._key_path(run)
-        if new:
-            # A key that is there already belongs to a run the ledger does not know: its noise may have been used.
-            path.unlink(missing_ok=True)
-            write_whole(path, secrets.token_bytes(KEY_BYTES), secret=True)
-        if not path.exists() or path.stat().st_size != KEY_BYTES:
-            raise Refusal("the site has lost the key of this run, so it cannot be resumed; start a new run")
-        return NoiseSource(path.read_bytes(), private=True)
-
-    def _key_path(self, run: str) -> Path:
-        return self._directory / f"{run}.key"
 
 
 def site_from_file(name: str, file: SiteFile) -> Site:
     """Return the site that a site.toml describes."""
     keys = None if file.keys is None else SiteKeys.load(file.keys)
-    return Site(name, lambda agreement: load_records(file, agreement), file.policy, file.directory, keys)
+    columns = file.data.columns
+    return Site(name, lambda agreement: load_records(file, agreement), file.policy, file.directory, keys, columns)
 
 
-def _agreement(message: Message) -> Agreement:
-    try:
-        return read_agreement(message.fields.get("agreement"))
-    except InvalidArgument as error:
-        raise Refusal(f"the agreement cannot be accepted: {error}") from None
+def _secret(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

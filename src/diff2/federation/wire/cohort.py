@@ -35,8 +35,8 @@ class Exchange(NamedTuple):
     round: int
     sites: tuple[str, ...]
     seconds: float
-    sent: int  # bytes, all sites together
-    received: int
+    sent: int  # bytes, to all sites together
+    received: int  # bytes of the arrays that all sites together answered with
 
 
 class RemoteCohort:

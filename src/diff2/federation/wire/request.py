@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ..._fields import from_table
 from ..._files import plain
 from ..._types import Vector
 from ...errors import InvalidArgument
 from ...questions import DIFFERENCE, GRADIENT, Batch, Question
-from ...runfile.fields import from_table
 from ..faults import BadMessage
 from .messages import Message
 
@@ -135,21 +135,20 @@ def _part(fields: Any, vectors: Mapping[str, Vector]) -> tuple[float, Question]:
     if not isinstance(fields.get("batch"), dict):
         raise BadMessage("expected batch to be a table")
     try:
-        batch = from_table(Batch, "batch", fields["batch"])
+        question = Question(
+            kind,
+            number(fields, "radius", infinite=True),
+            purpose,
+            from_table(Batch, "batch", fields["batch"]),
+            whole_number(fields, "step"),
+            whole_number(fields, "leaves"),
+            whole_number(fields, "round"),
+            vectors["params"],
+            vectors["previous"] if kind == DIFFERENCE else None,
+            fields.get("remember") is True,
+        )
     except InvalidArgument as error:
         raise BadMessage(str(error)) from None
-    question = Question(
-        kind,
-        number(fields, "radius", infinite=True),
-        purpose,
-        batch,
-        whole_number(fields, "step"),
-        whole_number(fields, "leaves"),
-        whole_number(fields, "round"),
-        vectors["params"],
-        vectors["previous"] if kind == DIFFERENCE else None,
-        fields.get("remember") is True,
-    )
     return number(fields, "weight"), question
 
 

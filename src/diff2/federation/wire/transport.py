@@ -14,6 +14,17 @@ from typing import NamedTuple, Protocol
 Answerer = Callable[[bytes], bytes]
 
 
+class Caller(NamedTuple):
+    """Who asks, as far as the transport knows; empty where it does not."""
+
+    caller: str = ""  # the party that the request came from, authenticated
+    job: str = ""  # as the server names it
+    submitter: str = ""  # of the job, as the server names them
+
+
+NOBODY = Caller()
+
+
 class Replies(NamedTuple):
     """The answers, and why others did not answer."""
 

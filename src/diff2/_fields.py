@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any, TypeVar
 
-from .._validate import nearest
-from ..errors import InvalidArgument
+from ._validate import nearest
+from .errors import InvalidArgument
 
 T = TypeVar("T")
 

@@ -1,0 +1,66 @@
+r"""A privacy filter: releases that are chosen as one goes, within a budget that is fixed beforehand.
+
+Prices are in Gaussian differential privacy. Which releases are made, and how many, may depend on earlier ones, as long
+as the squares of their prices never add up to more than the budget's :math:`\mu^2`. Then the whole is
+:math:`\mu`-GDP (Smith and Thakurta 2022, Theorem 3.1): as if all of it had been spent, which is what is stated.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..errors import BudgetExceeded, LedgerError
+from ..privacy import Budget, Ledger, Release
+from ..privacy.accounting import gdp_mu
+from ..privacy.composition import exposure_of
+from ..privacy.discrete import continuous_budget
+
+FILTER, EVALUATION = "fit", "evaluate"  # algorithms whose releases are chosen as they go
+MOST_RELEASES = 512  # for what noise on whole numbers costs
+
+
+class Filter:
+    """What is left of a budget."""
+
+    def __init__(self, budget: Budget):
+        # A little less, so that all of it together, rounded up, is within the budget.
+        self.mu = gdp_mu(*continuous_budget(budget.epsilon, budget.delta, MOST_RELEASES)) * (1 - 1e-12)
+        self._spent = 0.0  # the sum of the squared prices
+        self.releases = 0
+
+    @property
+    def left(self) -> float:
+        """The share of the budget that is not spent."""
+        return 1 - self._spent / self.mu**2
+
+    def spend(self, mu: float, purpose: str) -> None:
+        """Take a price off what is left; refuse one that is more."""
+        spent = self._spent + mu**2
+        if not spent <= self.mu**2 or self.releases >= MOST_RELEASES:
+            raise BudgetExceeded(f"the {purpose} would cost more than is left of the budget; nothing was released")
+        self._spent = spent
+        self.releases += 1
+
+    def planned(self) -> dict[str, Any]:
+        """Return what the header of a ledger says about the releases: as many as there can be, spending everything."""
+        one = Release(1, FILTER, multiplier=math.sqrt(MOST_RELEASES) / self.mu)
+        return {"releases": MOST_RELEASES, "exposure": exposure_of([one] * MOST_RELEASES)}
+
+
+def check_filter(path: str, ledger: Ledger) -> None:
+    """Refuse a ledger of such releases that says something else than its budget, or spent more."""
+    budget = Budget(ledger.header["budget"]["epsilon"], ledger.header["budget"]["delta"])
+    found = Filter(budget)
+    if ledger.header["planned"] != found.planned():
+        raise LedgerError(f"{path}, line 1: planned is not what follows from budget; restore the file from a copy")
+    for number, release in enumerate(ledger.releases, start=2):
+        if release.round != number - 1:
+            raise LedgerError(f"{path}, line {number}: round={release.round}, and should be {number - 1}")
+        try:
+            found.spend(1 / release.multiplier, release.purpose)
+        except (BudgetExceeded, ArithmeticError):
+            raise LedgerError(
+                f"{path}, line {number}: with multiplier={release.multiplier} the releases cost more than budget in "
+                "line 1; restore the file from a copy"
+            ) from None

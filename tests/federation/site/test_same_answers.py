@@ -1,0 +1,309 @@
+"""Whatever a site is sent, and whatever its records are: all that leaves it but releases depends on their number alone.
+
+Two sites hold tables of equal size with arbitrary cells, and the same secrets. The same messages, sensible, changed and
+garbled, go to both. Answers must be equal byte for byte; of clipped sums and noisy releases, everything but the values.
+So must be the lines of the sites' ledgers, without hashes of values, and what is logged where FLARE may send it.
+"""
+
+import csv
+import logging
+import secrets
+import warnings
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diff2 import Batch
+from diff2._files import plain
+from diff2.data.scaling import Encoding, Scaling
+from diff2.federation.sealed.keys import SiteKeys
+from diff2.federation.site.clamped import UNBOUNDED, Clamped, group_numbers
+from diff2.federation.site.policy import read_site_file
+from diff2.federation.site.site import site_from_file
+from diff2.federation.wire.messages import Message, read, write
+from diff2.federation.wire.request import ANSWER, CLOSE, DESCRIBE, OPEN
+from federated import NAMES, agreement_of, difference, gradient, lines, own_noise, request
+
+NUMBERS = Encoding(
+    {"a": Scaling.of_input((0.0, 100.0)), "b": Scaling.of_input((-1.0, 1.0), missing=0.5)},
+    "y",
+    Scaling.of_target((0.0, 20.0)),
+    None,
+)
+CLASSES = replace(NUMBERS, target="z", target_scaling=None, classes=("no", "yes", 3))
+FREE = replace(NUMBERS, inputs={"a": Scaling(), "b": Scaling()}, target_scaling=Scaling())
+HEADER = ["a", "b", "y", "z", "group"]
+RUNS = [f"{i}" * 32 for i in range(3)]
+SINGLE, SECRET = {"dtype": "float32"}, {"seed": None}
+
+
+def agreements():
+    """Approved ones: the server or the sites add the noise, sealed or not; numbers, classes, groups; drawn batches."""
+    found = [
+        replace(agreement_of("diff2", **SECRET), encoding=NUMBERS),
+        replace(agreement_of("diff2", **SECRET), encoding=FREE),
+        replace(own_noise("diff2", **SECRET), encoding=CLASSES),
+        replace(own_noise("diff2, groups", **SECRET), encoding=NUMBERS),
+        replace(agreement_of("dpsgd, fixed", **SECRET), encoding=NUMBERS),
+        replace(own_noise("diff2", None, "tenseal", **SECRET), encoding=NUMBERS),
+    ]
+    return [replace(one, run=replace(one.run, **SINGLE)) if i % 2 else one for i, one in enumerate(found)]
+
+
+AGREED = agreements()
+
+
+@cache
+def started(place):
+    """The engine of an agreement, and the parameters of its model."""
+    parameters = torch.nn.utils.parameters_to_vector(AGREED[place].build_model().parameters())
+    return AGREED[place].build_engine()[0].name, parameters.detach()
+
+
+cells = st.one_of(
+    st.sampled_from(["", "nan", "inf", "-inf", "1e308", "-1e999", "9" * 400, "NULL", "no", "yes", "3", "3.0", "a,b"]),
+    st.sampled_from(["True", '"', "1_0", "0x1", "\0", "\n"]),
+    st.floats(-1000, 1000).map(repr),
+    st.floats().map(repr),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
+)  # fmt: skip
+tables = st.integers(1, 5).flatmap(
+    lambda size: st.tuples(*[st.lists(st.lists(cells, min_size=5, max_size=7), min_size=size, max_size=size)] * 2)
+)
+numbers = st.sampled_from([0.0, 1.0, 0.5, 2.0, 1e-30, 1e30, 7.0])
+places = st.integers(0, len(AGREED) - 1)
+
+
+@st.composite
+def garbled_agreement(draw):
+    """An approved agreement with something changed, most of all in what it says about the columns."""
+    fields = AGREED[draw(places)].to_json()
+    column = fields["encoding"]["inputs"][draw(st.integers(0, 1))]
+    change = draw(st.sampled_from(["offset", "scale", "low", "high", "column", "classes", "target", "dtype", "sites"]))
+    if change in column:
+        column[change] = draw(
+            st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=3))
+        )
+    elif change == "dtype":
+        fields["run"]["dtype"] = draw(st.sampled_from(["float32", "float64", "float16"]))
+    else:
+        table = fields if change == "sites" else fields["encoding"]
+        table[change] = draw(st.one_of(st.none(), st.lists(st.text(max_size=3), max_size=3), st.text(max_size=3)))
+    return fields
+
+
+def opening(place, size):
+    agreement = AGREED[place]
+    sizes = [size, *[3] * (len(NAMES) - 1)]
+    return {"agreement": agreement.to_json(), "run": RUNS[place % 3], "sites": list(NAMES), "sizes": sizes,
+            "engine": started(place)[0]}  # fmt: skip
+
+
+@st.composite
+def asked(draw, place, size):
+    """A question of a run, as it may be asked, with some of it changed."""
+    agreement, round = AGREED[place], draw(st.integers(0, 3))
+    params = started(place)[1] * draw(st.sampled_from([1.0, 0.0, 1e30]))
+    previous = params * draw(st.sampled_from([1.0, 0.9])) + draw(st.sampled_from([0.0, 0.01]))
+    fields = {"round": round, "batch": draw(st.sampled_from([Batch(), Batch(), Batch(size=6), Batch(rate=0.5)]))}
+    factor = draw(st.sampled_from([1.0, 1.0, 1e-27, 1.1]))
+    if draw(st.booleans()):
+        asking = gradient(params, 2.0, **fields)
+    else:
+        asking = difference(params, previous, 3.0 * float((params - previous).norm()), **fields)
+    own = agreement.trust.noise == "sites"
+    planned = agreement.plan([size, 3, 3]).multipliers.get(asking.purpose, 9.0) if own else 0.0
+    multiplier = planned * draw(st.sampled_from([1.0, 1.0, 0.9, 0.0]))
+    message = request(asking, multiplier, draw(st.sampled_from([1.0, 1.0, 0.5])), RUNS[place % 3]).message()
+    message.fields["parts"][0]["radius"] = plain(asking.radius * factor)
+    return message
+
+
+@st.composite
+def conversation(draw, size, keys):
+    """Messages to a site: a run that is opened and asked, and anything else in between."""
+    place = draw(places)
+    opened = opening(place, size)
+    sent = [write(Message(DESCRIBE, {"agreement": opened["agreement"]})), write(Message(OPEN, opened))]
+    for _ in range(draw(st.integers(0, 5))):
+        kind = draw(st.sampled_from(["ask", "ask", "ask", "describe", "open", "garbled", "cut", "close", "bytes"]))
+        if kind in ("ask", "cut"):
+            payload = write(draw(asked(place, size)))
+            sealed = AGREED[place].trust.sealed != draw(st.sampled_from([False, False, False, True]))
+            payload = keys.seal(payload) if sealed else payload
+            sent.append(payload[: draw(st.integers(0, len(payload)))] if kind == "cut" else payload)
+        elif kind == "open":
+            changes = {draw(st.sampled_from(list(opened))): draw(st.sampled_from([None, 3, [], "loop", [3, 3, 3]]))}
+            sent.append(write(Message(OPEN, {**opened, **changes})))
+        elif kind == "close":
+            sent.append(write(Message(CLOSE, {"run": draw(st.sampled_from(RUNS))})))
+        elif kind == "bytes":
+            sent.append(draw(st.binary(max_size=40)))
+        else:
+            fields = draw(garbled_agreement()) if kind == "garbled" else AGREED[draw(places)].to_json()
+            sent.append(write(Message(draw(st.sampled_from([DESCRIBE, OPEN])), {**opened, "agreement": fields})))
+    return sent
+
+
+class Heard(logging.Handler):
+    """All that is logged where FLARE could send it."""
+
+    def __init__(self):
+        super().__init__()
+        self.texts = []
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+
+
+def outside(answer):
+    """An answer without the values of a sum or release."""
+    message = read(answer)
+    if message.kind not in (ANSWER, "ciphertexts"):
+        return answer
+    arrays = {name: array.dtype for name, array in message.arrays.items()}
+    shapes = {name: array.shape for name, array in message.arrays.items()} if message.kind == ANSWER else {}
+    return message.kind, dict(message.fields), arrays, shapes
+
+
+def in_ledger(path):
+    """The lines of a ledger without hashes of records and answers."""
+    return [
+        {key: value for key, value in line.items() if key not in ("records", "answer", "time")} for line in lines(path)
+    ]
+
+
+def told(folder, rows, sent, keys):
+    """All that leaves a site with these records that is sent these messages."""
+    folder.mkdir(parents=True)
+    with open(folder / "table.csv", "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([HEADER, *rows])
+    keys.save(folder / "keys")
+    text = '[data]\nfile = "table.csv"\n[policy]\nepsilon = 20\ndelta = 0.1\n[site]\nkeys = "keys"\n'
+    (folder / "site.toml").write_text(text, encoding="utf-8")
+    site, heard = site_from_file("north", read_site_file(folder / "site.toml")), Heard()
+    for agreement in AGREED:
+        site.approve(agreement)
+    logger = logging.getLogger("diff2")
+    level = logger.level
+    logger.addHandler(heard)
+    logger.setLevel(logging.DEBUG)
+    try:
+        with warnings.catch_warnings(record=True) as warned, pytest.MonkeyPatch.context() as patch:
+            warnings.simplefilter("always")
+            patch.setattr(secrets, "token_bytes", lambda count: bytes(range(count)))
+            answers = [outside(site.answer(payload)) for payload in sent]
+    finally:
+        logger.removeHandler(heard)
+        logger.setLevel(level)
+    ledger = in_ledger(site.ledger.path)
+    return answers, ledger, heard.texts, sorted({str(one.message) for one in warned})
+
+
+@pytest.fixture(scope="module")
+def keys():
+    return SiteKeys.generate()
+
+
+@pytest.mark.filterwarnings("ignore::diff2.WeakDeltaWarning")
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_two_sites_with_other_records_of_the_same_number_tell_the_same(keys, tmp_path_factory, data):
+    one, other = data.draw(tables)
+    sent, folder = data.draw(conversation(len(one), keys)), tmp_path_factory.mktemp("sites")
+    first, second = told(folder / "one", one, sent, keys), told(folder / "other", other, sent, keys)
+    for a, b in zip(first, second, strict=True):
+        assert a == b
+
+
+def test_a_conversation_does_get_answers(keys, tmp_path):
+    """So that the test above compares more than refusals."""
+    kinds = []
+    for place, agreement in enumerate(AGREED):
+        opened = opening(place, 2)
+        own = agreement.trust.noise == "sites"
+        asking = gradient(
+            started(place)[1], 2.0, batch=Batch(size=6) if agreement.algorithm.name == "dpsgd" else Batch()
+        )
+        z = agreement.plan([2, 3, 3]).multipliers["gradient"] if own else 0.0
+        payload = write(request(asking, z, run=opened["run"]).message())
+        payload = keys.seal(payload) if agreement.trust.sealed else payload
+        answers, *_ = told(tmp_path / str(place), [["x"] * 5, ["1"] * 5], [write(Message(OPEN, opened)), payload], keys)
+        kinds.append(answers[-1][0])
+    assert kinds == [*["answer"] * 5, "ciphertexts"]
+
+
+wild = st.one_of(
+    st.none(), st.booleans(), st.floats(), st.integers(), st.just(10**400), st.text(max_size=4), st.binary(max_size=3),
+    st.complex_numbers(), st.datetimes(), st.decimals(), st.fractions(), st.lists(st.integers(), max_size=2),
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.lists(st.tuples(wild, wild, wild, wild), min_size=1, max_size=6),
+    encoding=st.sampled_from([NUMBERS, CLASSES, FREE]),
+)
+def test_no_table_of_a_sites_own_function_is_refused(rows, encoding):
+    frame = pandas.DataFrame(
+        {name: pandas.Series(cells, dtype=object) for name, cells in zip("abyz", zip(*rows, strict=True), strict=True)}
+    )
+    for table in (frame, frame.infer_objects()):
+        within(encoding, *Clamped(encoding).table({name: table[name] for name in table}))
+        assert len(group_numbers(table["z"], len(rows))) == len(rows)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    values=st.lists(st.tuples(st.floats(), st.floats(), st.floats()), min_size=1, max_size=6),
+    dtype=st.sampled_from(["f4", "f8", "i8", "u1", "U8", "c16"]),
+    encoding=st.sampled_from([NUMBERS, CLASSES, FREE]),
+)
+def test_no_arrays_are_refused(values, dtype, encoding):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        array = np.array(values).astype(dtype)
+    within(encoding, *Clamped(encoding).arrays(array[:, :2], array[:, 2]))
+
+
+def within(encoding, inputs, targets):
+    """All is finite and within the agreed ranges, also in single precision."""
+    assert np.abs(inputs).max() <= (1 if encoding is not FREE else UNBOUNDED)
+    if encoding.classes is not None:
+        assert targets.dtype == np.int64
+        assert 0 <= targets.min() <= targets.max() < len(encoding.classes)
+    else:
+        assert np.abs(targets).max() <= (1 if encoding is not FREE else UNBOUNDED)
+    assert torch.isfinite(torch.from_numpy(inputs).float()).all()
+
+
+def test_unknown_classes_become_other_or_the_first_one():
+    frame = {"a": pandas.Series(["1"] * 5), "b": pandas.Series(["1"] * 5)}
+    for classes, cells, expected in (
+        (("no", "yes", 3), ["yes", "3.0", "maybe", "", "no"], [1, 2, 0, 0, 0]),
+        (("A", "other", "B"), ["A", "B", "B20", "nan", "other"], [0, 2, 1, 1, 1]),
+        ((False, True), ["True", "0", "false", "1.0", "x"], [1, 0, 0, 1, 0]),
+        (("1", "01", 1.5), ["1", "01", "1.5", "1.50", "2"], [0, 1, 2, 2, 0]),
+    ):
+        clamped = Clamped(replace(CLASSES, classes=classes))
+        assert clamped.table({**frame, "z": pandas.Series(cells)})[1].tolist() == expected
+
+
+def test_what_was_changed_is_noted_for_the_site_alone():
+    clamped = Clamped(NUMBERS)
+    columns = {"a": ["-3", "50", "x", "101"], "b": ["0", "", "0", "0"], "y": ["5", "5", "40", "5"]}
+    inputs, targets = clamped.table({name: pandas.Series(cells) for name, cells in columns.items()})
+    assert inputs.tolist() == [[-1.0, 0.0], [0.0, 0.5], [0.0, 0.0], [1.0, 0.0]]
+    assert targets.flatten().tolist() == [0.25, 0.25, 1.0, 0.25]
+    assert clamped.notes == [
+        "column 'a': 1 of 4 values are no number; used as 50",
+        "column 'a': 2 of 4 values are outside of [0, 100]; clamped",
+        "column 'b': 1 of 4 values are no number; used as 0.5",
+        "column 'y': 1 of 4 values are outside of [0, 20]; clamped",
+    ]

@@ -1,0 +1,58 @@
+"""Small tables as people have them, their schemas, and models fitted to them without long choices of trees."""
+
+from datetime import date
+from unittest.mock import patch
+
+import numpy as np
+
+import diff2
+from diff2.tables.kinds import Category, Classes, Date, Flag, Number, Regression
+from diff2.tables.schema import Schema
+
+COLUMNS = {
+    "age": Number(0, 100),
+    "income": Number(-1e4, 1e6),
+    "sex": Category(("f", "m")),
+    "born": Date(date(1950, 1, 1), date(2005, 1, 1)),
+    "smoker": Flag(),
+    "region": Category((1, 2, 3)),
+}
+TARGETS = {"regression": Regression(0, 10), "classes": Classes(("low", "middle", "high"))}
+
+
+def table(rows=400, seed=0):
+    """Return columns of mixed kinds, some cells of which are missing, unknown or out of bounds."""
+    rng = np.random.default_rng(seed)
+    age = rng.uniform(0, 120, rows)
+    age[::17] = np.nan
+    signal = np.nan_to_num(age, nan=50) / 12
+    days = rng.integers(-7305, 12784, rows)
+    born = [str(np.datetime64("1970-01-01") + int(day)) for day in days]
+    born[3] = "unknown"
+    return {
+        "age": age,
+        "income": np.exp(rng.normal(10, 1, rows)),
+        "sex": rng.choice(np.array(["f", "m", "d", ""], dtype=object), rows),
+        "born": np.array(born, dtype=object),
+        "smoker": rng.choice(np.array(["yes", "no", ""], dtype=object), rows),
+        "region": rng.integers(0, 5, rows),
+        "regression": np.clip(signal + rng.normal(0, 0.5, rows), 0, 10),
+        "classes": np.array(["low", "middle", "high"], dtype=object)[np.clip(signal // 3, 0, 2).astype(int)],
+        "hospital": rng.choice(np.array(["north", "south"], dtype=object), rows),
+        "person": rng.integers(0, rows // 4, rows),
+    }
+
+
+def schema(kind, **roles):
+    return Schema(COLUMNS, kind, TARGETS[kind], **roles)
+
+
+def few_trees():
+    """Return a context in which two trees are chosen among 16 candidates."""
+    return patch.multiple("diff2.fitting.trees", TREES=2, HALVES=4)
+
+
+def fitted(kind, *, epsilon=8.0, seed=0, rows=400, **options):
+    """Return a model of the table above."""
+    with few_trees():
+        return diff2.fit(table(rows), schema(kind), epsilon=epsilon, seed=seed, **options)
