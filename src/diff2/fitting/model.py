@@ -76,7 +76,7 @@ class FittedModel:
         >>> bool((again.predict_proba(table) == model.predict_proba(table)).all())
         True
         """
-        return save(folder, Saved(self.schema, self.model, self.bounds, self.ledger))
+        return save(folder, Saved(self.schema, self.model, self.bounds, self.ledger, self.health))
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write predictor and preparation as one ONNX file, which takes raw rows (extra ``onnx``).
