@@ -33,7 +33,7 @@ def evaluate(
         from ..fitting import evaluate as evaluated
         from ..tables.files import read_tables
 
-        model = FittedModel.load(model_folder)  # type: ignore[attr-defined]
+        model = FittedModel.load(model_folder)
         found = evaluated(
             model,
             read_tables(files, model.schema.file),

@@ -123,7 +123,7 @@ def found_bounds(ask: Ask, mu: float, known: np.ndarray, names: Sequence[str], t
             span = standing_out(part, answer.noise_std, unknown)
             wide = ZOOM_BINS if span is None else span[1] + 1 - span[0]
             if span is not None and 24 * wide <= ZOOM_BINS:  # a broad one has tails that noise hides
-                edges = np.linspace(*ranges[i], ZOOM_BINS + 1)
+                edges = np.linspace(ranges[i, 0], ranges[i, 1], ZOOM_BINS + 1)
                 ranges[i] = edges[max(0, span[0] - wide)], edges[min(ZOOM_BINS, span[1] + 1 + wide)]
     for name, span in zip(called, spans, strict=True):
         _warn(name, span)
