@@ -4,7 +4,7 @@ The names below are found on first use, so that ``diff2 --help`` does not wait f
 
 >>> import diff2
 >>> sorted(name for name in diff2.__all__ if name[0].islower())
-['fit', 'mlp', 'plan', 'prepare', 'train']
+['evaluate', 'fit', 'mlp', 'plan', 'prepare', 'train']
 """
 
 from importlib import import_module
@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from .errors import PrivacyLeakWarning as PrivacyLeakWarning
     from .errors import UnsupportedModel as UnsupportedModel
     from .errors import WeakDeltaWarning as WeakDeltaWarning
+    from .errors import WeakModelWarning as WeakModelWarning
+    from .fitting import Evaluation as Evaluation
     from .fitting import FittedModel as FittedModel
+    from .fitting import evaluate as evaluate
     from .fitting import fit as fit
     from .models.mlp import mlp as mlp
     from .planning import Plan as Plan
@@ -99,8 +102,9 @@ _HOMES = {
         "PrivacyLeakWarning",
         "UnsupportedModel",
         "WeakDeltaWarning",
+        "WeakModelWarning",
     ],
-    "fitting": ["FittedModel", "fit"],
+    "fitting": ["Evaluation", "FittedModel", "evaluate", "fit"],
     "models.mlp": ["mlp"],
     "planning": ["Plan", "plan"],
     "privacy": ["Budget", "Guarantee", "Ledger", "Release"],

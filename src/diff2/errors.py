@@ -48,6 +48,10 @@ class CompositionWarning(UserWarning):
     """Several fits on the same records: together they cost more than the guarantee of each says."""
 
 
+class WeakModelWarning(UserWarning):
+    """So few records for the budget that the model is expected to be little better than a constant."""
+
+
 class GradientFallbackWarning(UserWarning):
     """The fast gradient engine has no rule for this model; a slower one, equally private, is used."""
 

@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -133,17 +134,21 @@ def test_wrong_options_fail_before_anything_is_written(tmp_path, words, text):
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize("part", ["income", "target"])
-def test_missing_bounds_are_named_before_anything_is_written(tmp_path, part):
+def test_missing_bounds_are_found_privately_and_evaluation_says_how_good_it_is(tmp_path):
     written(tmp_path, "regression")
     known = schema("regression")
-    columns = {**known.columns, "income": Number()} if part == "income" else known.columns
-    target = Regression() if part == "target" else known.target
-    (tmp_path / "schema.toml").write_text(replace(known, columns=columns, target=target).to_toml(), encoding="utf-8")
-    result = fitted_here(tmp_path)
-    assert result.exit_code == 1
-    assert "needs bounds for now" in single_line(result.stderr)
-    assert not (tmp_path / "model").exists()
+    known = replace(known, columns={**known.columns, "income": Number()}, target=Regression())
+    (tmp_path / "schema.toml").write_text(known.to_toml(), encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert fitted_here(tmp_path).exit_code == 0
+        purposes = {release.purpose for release in Ledger.read(tmp_path / "model" / "ledger.jsonl").releases}
+        words = ["evaluate", tmp_path / "model", tmp_path / "one.csv", "--epsilon", "0.5", "--out", tmp_path / "found"]
+        result = diff2_here(*words)
+    assert purposes >= {"bounds", "score"}
+    assert result.exit_code == 0, result.stderr
+    assert "releases made by evaluate" in unframed(result.stdout)
+    assert 0 < Ledger.read(tmp_path / "found" / "ledger.jsonl").epsilon() <= 0.5
 
 
 def test_a_failure_after_the_first_release_leaves_the_ledger(tmp_path, monkeypatch):

@@ -38,6 +38,15 @@ def fed(columns):
     }
 
 
+def test_counts(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 1, 1000)
+    known = Schema.from_arguments(["x"], bounds=[(0, 1)], max_count=40, target="y")
+    model = diff2.fit({"x": x, "y": rng.poisson(np.exp(2 * x))}, known, epsilon=3.0, seed=0)
+    found = run(model, tmp_path / "model.onnx", {"x": x})
+    np.testing.assert_allclose(found["prediction"], model.predict({"x": x}), atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize("epsilon", [0.05, 1.0, 20.0])  # columns of which nothing, little and much is known
 def test_mixed_columns(epsilon, tmp_path):
     rows = table(3000, seed=9)  # with missing values, unknown categories and numbers out of bounds

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 import diff2
 from diff2 import FittedModel, InvalidArgument, Ledger
 from diff2._numbers import epsilon_text
-from diff2.fitting.saving import ARRAYS, LEDGER, PREPARATION, README, SCHEMA
+from diff2.fitting.saving import ARRAYS, HEALTH, LEDGER, PREPARATION, README, SCHEMA
 from fitted import TARGETS, few_trees, fitted, schema, table
 
 KINDS = sorted(TARGETS)
@@ -49,12 +49,13 @@ def test_predictions_come_back_bit_for_bit(model, tmp_path):
     assert str(again.guarantee) == str(model.guarantee)
     assert again.ledger.releases == model.ledger.releases
     assert again.report() == model.report()
+    assert again.health == model.health
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(rows), model.predict(rows))
 
 
 def test_the_folder_holds_data_alone_and_the_guarantee(model, tmp_path):
     model.save(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {ARRAYS, SCHEMA, PREPARATION, LEDGER, README}
+    assert {path.name for path in tmp_path.iterdir()} == {ARRAYS, SCHEMA, PREPARATION, LEDGER, HEALTH, README}
     with safe_open(tmp_path / ARRAYS, framework="np") as file:
         metadata = file.metadata()
     assert metadata["guarantee"] == str(model.guarantee)

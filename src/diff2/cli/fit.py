@@ -32,6 +32,9 @@ def fit(
     ] = None,
     weighting: Annotated[str, typer.Option(help="What counts alike: records or clients.")] = "records",
     seed: Seed = None,
+    score: Annotated[
+        bool, typer.Option("--score/--no-score", help="Spend 2 % of the budget on a private score of the model.")
+    ] = True,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse what leaks instead of warning.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -62,6 +65,7 @@ def fit(
                 seed=seed,
                 directory=out,
                 strict=strict,
+                score=score,
                 progress=lambda spent, purpose: report(min(100, round(100 * spent)), note=purpose),
             )
         model.save(out)
@@ -75,9 +79,11 @@ def fit(
                     "unit": guarantee.unit,
                     "private": guarantee.private,
                     "guarantee": str(guarantee),
+                    "health": None if model.health is None else model.health.to_json(),
                 }
             )
         elif not quiet:
+            show_line(str(model.health))
             show_line(model.report().rpartition("\n")[0])
             show_guarantee(str(guarantee))
             show_line(f"model:   {out}")

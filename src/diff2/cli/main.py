@@ -15,6 +15,7 @@ import typer
 from .._version import __version__
 from .console import command, emit_json, ending, show_warning
 from .data import data_app
+from .evaluate import EVALUATE_HELP, evaluate
 from .experiments import COMPARE_HELP, REPRODUCE_HELP, compare, demo, reproduce
 from .federate import federate_app
 from .fit import FIT_HELP, fit
@@ -192,6 +193,7 @@ app.command(help=FIT_HELP, epilog="Example: diff2 fit people.csv --schema people
     fit
 )
 app.command(help=PREDICT_HELP, epilog="Example: diff2 predict model new.csv --out predictions.csv")(predict)
+app.command(help=EVALUATE_HELP, epilog="Example: diff2 evaluate model held_out.csv --epsilon 0.2")(evaluate)
 
 
 def parse_sizes(text: str) -> list[int]:

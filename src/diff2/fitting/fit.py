@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import math
 import os
-from datetime import UTC, datetime
+import warnings
 from typing import Any
 
 import numpy as np
 
-from .._validate import one_of
-from .._version import __version__
-from ..errors import InvalidArgument, leak
-from ..planning.filter import FILTER, Filter
-from ..privacy import Budget, Ledger, Mechanism, NoiseSource
-from ..privacy.release import REPLACE_ONE
-from ..tables.encode import Encoded, encode
-from ..tables.kinds import Classes, Regression
-from ..tables.rows import Rows
+from ..errors import WeakModelWarning
+from ..planning.filter import FILTER
+from ..tables.encode import encode
+from ..tables.kinds import Classes, Counts, Regression
 from ..tables.schema import Schema
+from .bounds import found_bounds, share_of_bounds
 from .classification import fit_classification
-from .cohort import TableCohort
+from .counts import fit_counts
+from .expectation import warning_of
+from .health import Health, Watch
 from .model import FittedModel
+from .opening import Terms, opened
 from .preparation import Preparation
 from .regression import fit_regression
 from .saving import model_sha256
-from .session import Progress, Session
+from .scoring import Errors, score_of
+from .session import Progress
 from .trees import with_trees
 
 TREES_SHARE = 0.3  # of the budget, for trees on the residual of a regression
-UNITS = ("record", "group", "client")
+SCORE_SHARE = 0.02  # of the budget, for the score
+TASKS = {Classes: "classification", Counts: "counts", Regression: "regression"}
 
 
 def fit(
@@ -43,6 +44,7 @@ def fit(
     seed: int | None = None,
     directory: str | os.PathLike[str] | None = None,
     strict: bool = False,
+    score: bool = True,
     progress: Progress | None = None,
 ) -> FittedModel:
     """Fit a model to a table, within an (epsilon, delta) budget. There is nothing to tune.
@@ -56,6 +58,7 @@ def fit(
         seed: None takes the noise from the operating system. A seed makes the fit repeatable and *not private*.
         directory: for the ledger.
         strict: refuse leaks instead of warning.
+        score: spend 2 % of the budget on a private score of the model on these records, see ``FittedModel.health``.
         progress: is called at each release with the share of the budget that is spent, and what is asked for.
 
     >>> import numpy as np
@@ -66,88 +69,42 @@ def fit(
     >>> bool(abs(model.predict({"x": [0.5]})[0] - 2) < 0.2), round(model.epsilon, 3)
     (True, 1.0)
     """
-    one_of("unit", unit, UNITS)
-    one_of("weighting", weighting, ("records", "clients"))
     known = schema if isinstance(schema, Schema) else Schema.read(schema)
-    if {"group": known.groups, "client": known.clients, "record": ""}[unit] is None:
-        raise InvalidArgument(f"unit={unit!r} needs the column that says whose a record is: name {unit}s in the schema")
-    bounds, target = known.bounds, known.target
-    if np.isnan(bounds).any() or (isinstance(target, Regression) and target.low is None):
-        raise InvalidArgument("every numeric column, and the target of a regression, needs bounds for now")
-    encoded = encode(data, known)
-    clients = _by_client(encoded)
-    cohort = TableCohort(clients, unit=unit, weighting=weighting)
-    budget = Budget(epsilon, _delta(delta, sum(cohort.sizes)))
-    if not budget.private:
-        raise InvalidArgument("fit needs a finite epsilon: what it does without noise is not worth having")
-    for sentence in known.leaks():
-        leak(sentence, strict=strict, stacklevel=3)
-    noise = NoiseSource.from_system() if seed is None else NoiseSource.from_seed(seed)
-    task = "classification" if isinstance(target, Classes) else "regression"
-    filter = Filter(budget)
-    header = {
-        "library": "diff2",
-        "version": __version__,
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "adjacency": REPLACE_ONE,
-        "unit": unit,
-        "client_sizes": list(cohort.sizes),
-        "weighting": weighting,
-        "clients_per_round": None,
-        "client_order": "round_robin",
-        "accounting": "exact",
-        "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
-        "algorithm": {"name": FILTER, "task": task},
-        "opening_share": None,
-        "trust": None,
-        "multipliers": {},
-        "planned": filter.planned(),
-        "dimension": max(1, len(known.names)),
-        "engine": "table",
-        "seeded": seed is not None,
-        "leaks": known.leaks(),
-        "columns": known.to_json(),
-        "run_file": None,
-        "signed_by": None,
-    }
-    if directory is not None:
-        os.makedirs(directory, exist_ok=True)
-    ledger = Ledger(header, None if directory is None else os.path.join(directory, "ledger.jsonl"))
-    session = Session(cohort, Mechanism(ledger, noise), filter, progress)
-    rng = np.random.default_rng(int.from_bytes(noise.bytes(16, "public draws"), "big"))  # public: part of the model
+    terms = Terms(epsilon, delta, unit, weighting, seed, directory)
+    terms.check(known)
+    target = known.target
+    algorithm = {"name": FILTER, "task": TASKS[type(target)]}
+    cohort, session, ledger, rng = opened(
+        encode(data, known), known, terms, algorithm, leaks=known.leaks(), strict=strict, progress=progress
+    )
+    weight, ask = cohort.heaviest, Watch(session.ask)
+    classes = len(target.values) if isinstance(target, Classes) else None
+    expected = warning_of(epsilon, ledger.delta, weight, len(known.columns), classes)
+    if expected is not None:
+        warnings.warn(expected, WeakModelWarning, stacklevel=2)
     preparation = Preparation((), known.widths, known.nullable)
+    unknown = isinstance(target, Regression) and target.low is None
+    share = share_of_bounds(int(np.isnan(known.bounds).any(axis=1).sum()) + unknown, session.mu, weight)
+    names = [*(one.name for one in known.numeric), known.target_name]
+    bounds, found = found_bounds(ask, session.mu * math.sqrt(share), known.bounds, names, unknown)
+    scored = SCORE_SHARE if score else 0.0
+    mu = session.mu * math.sqrt(1 - share - scored)
+    limits = (-math.inf, math.inf)
+    model: Any
+    constant: Any
     if isinstance(target, Classes):
-        model: Any = fit_classification(
-            session.ask, session.mu, cohort.heaviest, preparation, bounds, len(target.values), rng
-        )
-        limits = (-math.inf, math.inf)
+        model = fit_classification(ask, mu, weight, preparation, bounds, len(target.values), rng)
+        constant = model.offset
+    elif isinstance(target, Counts):
+        model, constant, most = fit_counts(ask, mu, weight, preparation, bounds, float(target.high), rng)
+        limits = (0.0, most)
     else:
-        limits = (
-            (float(target.low), float(target.high)) if isinstance(target, Regression) else (0.0, float(target.high))
-        )
-        linear = fit_regression(
-            session.ask, session.mu * math.sqrt(1 - TREES_SHARE), cohort.heaviest, preparation, bounds, limits, rng
-        )
-        model = with_trees(session.ask, session.choose, session.mu * math.sqrt(TREES_SHARE), linear, limits, rng)
+        limits = found or (float(target.low), float(target.high))  # type: ignore[arg-type]
+        model = fit_regression(ask, mu * math.sqrt(1 - TREES_SHARE), weight, preparation, bounds, limits, rng)
+        constant = model.offset
+        model = with_trees(ask, session.choose, mu * math.sqrt(TREES_SHARE), model, limits, rng)
+    worth = None
+    if score:
+        worth = score_of(ask, session.mu * math.sqrt(scored), weight, Errors(model, target, limits, constant))
     ledger.close(model_sha256(known, model, limits))
-    return FittedModel(known, model, limits, ledger)
-
-
-def _delta(delta: float | str, units: int) -> float:
-    if delta == "auto":
-        return 10.0 ** -math.ceil(math.log10(10 * units))
-    return delta  # type: ignore[return-value]  # checked by the budget
-
-
-def _by_client(encoded: Encoded) -> list[Encoded]:
-    """Return the records of each client."""
-    if encoded.clients is None:
-        return [encoded]
-    names = encoded.clients.astype(str)
-    return [_chosen(encoded, names == name) for name in np.unique(names)]
-
-
-def _chosen(encoded: Encoded, chosen: np.ndarray) -> Encoded:
-    rows = Rows(*(part[chosen] for part in encoded.rows))
-    groups = None if encoded.groups is None else encoded.groups[chosen]
-    return Encoded(rows, encoded.usable[chosen], None, groups)
+    return FittedModel(known, model, limits, ledger, Health(ask.stages(), worth, expected))

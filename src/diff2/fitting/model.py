@@ -12,8 +12,10 @@ import numpy as np
 from ..errors import InvalidArgument
 from ..privacy import Guarantee, Ledger
 from ..tables.encode import encode
-from ..tables.kinds import Classes
+from ..tables.kinds import Classes, Counts
 from ..tables.schema import Schema
+from .counts import expected_counts
+from .health import Health
 from .linear import LinearModel
 from .report import spending
 from .saving import Saved, load, save
@@ -28,6 +30,7 @@ class FittedModel:
     model: LinearModel | TreeModel
     bounds: tuple[float, float]  # of the target of a regression
     ledger: Ledger
+    health: Health | None = None  # what releases say of its worth
 
     @property
     def guarantee(self) -> Guarantee:
@@ -42,6 +45,8 @@ class FittedModel:
     def predict(self, data: Any) -> np.ndarray:
         """Return a number, or a class, for each row of a table."""
         target = self.schema.target
+        if isinstance(target, Counts):
+            return np.clip(expected_counts(self.model, self._outputs(data)), *self.bounds)  # type: ignore[arg-type]
         if not isinstance(target, Classes):
             return np.clip(self._outputs(data), *self.bounds)
         return np.array(target.values)[self._outputs(data).argmax(axis=1)]
@@ -71,7 +76,7 @@ class FittedModel:
         >>> bool((again.predict_proba(table) == model.predict_proba(table)).all())
         True
         """
-        return save(folder, Saved(self.schema, self.model, self.bounds, self.ledger))
+        return save(folder, Saved(self.schema, self.model, self.bounds, self.ledger, self.health))
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write predictor and preparation as one ONNX file, which takes raw rows (extra ``onnx``).

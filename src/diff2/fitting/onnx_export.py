@@ -17,9 +17,10 @@ from ..errors import Diff2Error, InvalidArgument
 from ..tables.cell_column import Cells
 from ..tables.cells import MISSING, category_key, text_of
 from ..tables.encode import encode_numeric
-from ..tables.kinds import LARGEST, Category, Classes, Date, Flag
+from ..tables.kinds import LARGEST, Category, Classes, Counts, Date, Flag
 from ..tables.schema import Schema
 from .columns import MAX_SCORE, MAX_STANDARD, Column
+from .counts import REACH
 from .linear import LinearModel
 from .onnx_graph import IR_VERSION, LOWEST, ML_OPSET, OPSET, Graph
 from .preparation import MAX_WHITENED, Preparation
@@ -64,6 +65,9 @@ def to_onnx(path: str | os.PathLike[str], fitted: Any) -> None:
             helper.make_tensor_value_info("probabilities", double, [None, len(values)]),
         ]
     else:
+        if isinstance(target, Counts):
+            offset = float(linear.offset)
+            outputs = graph("Exp", graph("Add", graph.clip(graph("Sub", outputs, offset), -REACH, REACH), offset))
         clipped = graph.clip(outputs, *fitted.bounds)
         graph("Reshape", clipped, np.array([-1]), name="prediction")
         made = [helper.make_tensor_value_info("prediction", double, [None])]

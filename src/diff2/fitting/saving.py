@@ -26,6 +26,7 @@ from ..planning.verify import verify
 from ..privacy import Ledger
 from ..tables.schema import Schema
 from .columns import Column
+from .health import Health
 from .linear import LinearModel
 from .preparation import Preparation, Projections, Whitening
 from .shapes import shape_faults
@@ -36,8 +37,8 @@ PARTS: dict[str, type] = {
     part.__name__: part
     for part in (LinearModel, TreeModel, Design, Preparation, Column, Whitening, Projections, Binning, Tree, Half)
 }
-ARRAYS, SCHEMA, PREPARATION, LEDGER, README = (
-    "model.safetensors", "schema.json", "preparation.json", "ledger.jsonl", "README.md",
+ARRAYS, SCHEMA, PREPARATION, LEDGER, HEALTH, README = (
+    "model.safetensors", "schema.json", "preparation.json", "ledger.jsonl", "health.json", "README.md",
 )  # fmt: skip
 FORMAT = "1"
 
@@ -49,6 +50,7 @@ class Saved(NamedTuple):
     model: Any
     bounds: tuple[float, float]
     ledger: Ledger
+    health: Health | None = None
 
 
 def save(folder: str | os.PathLike[str], saved: Saved) -> Path:
@@ -60,6 +62,8 @@ def save(folder: str | os.PathLike[str], saved: Saved) -> Path:
     own = saved.ledger.path is not None and ledger_file.exists() and ledger_file.samefile(saved.ledger.path)
     refuse_folder(target, except_for=(LEDGER,) if own else ())
     documents, arrays = _described(saved.schema, saved.model, saved.bounds)
+    if saved.health is not None:
+        documents[HEALTH] = to_json(saved.health.to_json()).encode()
     metadata = {
         "format": FORMAT,
         "library": f"diff2 {__version__}",
@@ -87,7 +91,7 @@ def model_sha256(schema: Schema, model: Any, bounds: tuple[float, float]) -> str
 
 def refuse_folder(folder: str | os.PathLike[str], except_for: tuple[str, ...] = ()) -> None:
     """Refuse a folder that holds files of another model."""
-    for name in (ARRAYS, SCHEMA, PREPARATION, LEDGER):
+    for name in (ARRAYS, SCHEMA, PREPARATION, LEDGER, HEALTH):
         if name not in except_for and (Path(folder) / name).exists():
             raise InvalidArgument(f"{Path(folder) / name} exists: a model is never overwritten; choose another folder")
 
@@ -102,7 +106,8 @@ def load(folder: str | os.PathLike[str]) -> Saved:
     try:
         with safe_open(source / ARRAYS, framework="np") as file:
             metadata, arrays = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        documents = {name: (source / name).read_bytes() for name in (SCHEMA, PREPARATION)}
+        names = [name for name in (SCHEMA, PREPARATION, HEALTH) if name != HEALTH or f"sha256 of {name}" in metadata]
+        documents = {name: (source / name).read_bytes() for name in names}
     except (SafetensorError, OSError) as error:
         raise InvalidArgument(f"the model in {source} cannot be read ({error}); copy the whole folder anew") from None
     if metadata.get("format") != FORMAT:
@@ -115,6 +120,7 @@ def load(folder: str | os.PathLike[str]) -> Saved:
         model = _from_plain(tree["model"], LinearModel | TreeModel, arrays, "model")
         low, high = _from_plain(tree["bounds"], tuple[float, float], arrays, "bounds")
         faults = shape_faults(model, schema)
+        health = Health.from_json(json.loads(documents[HEALTH])) if HEALTH in documents else None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgument(f"{source / PREPARATION} describes no model ({error}); copy the folder anew") from None
     if faults:
@@ -122,7 +128,7 @@ def load(folder: str | os.PathLike[str]) -> Saved:
     ledger = verify(source / LEDGER).ledger
     if ledger.model not in (None, _sha256(documents, arrays)):
         raise InvalidArgument(f"{source / LEDGER} is the ledger of another model; copy the folder anew")
-    return Saved(schema, model, (low, high), ledger)
+    return Saved(schema, model, (low, high), ledger, health)
 
 
 def _described(
@@ -232,6 +238,7 @@ def _readme(saved: Saved) -> str:
 | `{ARRAYS}` | the arrays of the model; the guarantee is in its metadata |
 | `{PREPARATION}` | how arrays and numbers make a model |
 | `{SCHEMA}` | columns, bounds, categories and target: what was known publicly |
+| `{HEALTH}` | what releases say of the model's worth: a private score, noise against estimates |
 | `{LEDGER}` | every release with its price; `diff2 account` adds them up |
 
 Predictions for private rows are private: they are not covered by the guarantee, and are not in this folder.

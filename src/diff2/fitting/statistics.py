@@ -62,22 +62,27 @@ class WhiteningMoment:
 
 @dataclass(frozen=True)
 class TargetMean:
-    """The mean of the target within its bounds."""
+    """The mean of the target less the middle of its bounds, so that a null record counts as the middle."""
 
     low: float
     high: float
     purpose: str = TARGET
 
     @property
+    def middle(self) -> float:
+        return self.low + self.longest
+
+    @property
     def longest(self) -> float:
-        return max(abs(self.low), abs(self.high))
+        return (self.high - self.low) / 2
 
     @property
     def diameter(self) -> float:
         return self.high - self.low
 
     def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
-        return np.array([weights @ np.clip(rows.target, self.low, self.high)])
+        offsets = np.clip(rows.target, self.low, self.high) - self.middle
+        return np.array([weights @ np.clip(offsets, -self.longest, self.longest)])
 
 
 @dataclass(frozen=True)

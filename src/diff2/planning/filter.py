@@ -16,7 +16,7 @@ from ..privacy.accounting import gdp_mu
 from ..privacy.composition import exposure_of
 from ..privacy.discrete import continuous_budget
 
-FILTER = "fit"  # the algorithm whose releases are chosen as it goes
+FILTER, EVALUATION = "fit", "evaluate"  # algorithms whose releases are chosen as they go
 MOST_RELEASES = 512  # for what noise on whole numbers costs
 
 
