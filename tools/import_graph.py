@@ -13,16 +13,16 @@ ROOT = Path(__file__).parent.parent / "src" / "diff2"
 LAYERS = [
     ["cli"],
     ["federation"],
-    ["runfile"],
-    ["training", "data"],
-    ["cohorts", "planning"],
+    ["runfile", "sklearn"],
+    ["training", "data", "fitting"],
+    ["cohorts", "planning", "tables"],
     ["gradients", "algorithms"],
     ["models", "routines"],
     ["questions"],
     ["privacy"],
 ]
 COLOURS = {True: "#cfe3f1", False: "#f4e2c4"}  # without PyTorch, and with it
-WITHOUT_TORCH = {"privacy", "questions", "routines", "algorithms", "planning", "data"}
+WITHOUT_TORCH = {"privacy", "questions", "routines", "algorithms", "planning", "data", "tables", "fitting", "sklearn"}
 
 
 def imports() -> Counter[tuple[str, str]]:
