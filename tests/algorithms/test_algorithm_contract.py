@@ -70,7 +70,8 @@ class TestContract:
         assert first.guarantee.startswith("NOT PRIVATE")
 
     def test_without_a_seed_two_runs_differ_and_are_private(self, name):
-        first, second = (run(name, budget=PRIVATE, seed=None) for _ in range(2))
+        public = {"public_sizes": 15} if "poisson" in name else {}  # else the exact sizes leak
+        first, second = (run(name, budget=PRIVATE, seed=None, **public) for _ in range(2))
         assert not torch.equal(first.params, second.params)
         assert first.ledger.guarantee().private
         words = {
