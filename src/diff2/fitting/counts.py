@@ -31,6 +31,7 @@ from .statistics import Residuals, TargetMean
 
 SHARES = {"magnitudes": 0.01, "logarithms": 0.01, "mean": 0.03, "factor": 0.01}
 REACH = 3.0
+MAX_ROUNDS = 32  # more follow the noise of large counts: equal or worse on synthetic tables and on RAND
 MOST_RATIO = 4.0  # of a prediction to the mean, where the factor is found
 
 
@@ -115,6 +116,7 @@ def fit_counts(
     mean, high = mean_and_bound(ask, mu, high)
     rest = mu * math.sqrt(1 - sum(SHARES.values()))
     descent = descent_of(ask, rest, weight, prepared(ask, rest, preparation, bounds), rng)
+    descent = descent._replace(rounds=min(descent.rounds, MAX_ROUNDS))
     offset = math.log(mean)
     theta = descent.run(
         ask, lambda theta: CountResiduals(descent.design, theta, np.array(offset), (0.0, high)), high / mean
