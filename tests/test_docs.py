@@ -24,11 +24,15 @@ def test_the_examples_of_a_page_run_in_order(page, tmp_path, monkeypatch):
 
 
 def test_the_readme_shows_the_sentence_its_example_prints(capsys):
-    scope = {}
-    exec(EXAMPLES["README.md"][0], scope)
+    exec(EXAMPLES["README.md"][1], {})
     printed = " ".join(capsys.readouterr().out.split())
     quoted = " ".join(re.findall(r"^> (.*)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M))
     assert printed == quoted
+
+
+def test_the_readme_fits_a_table(capsys):
+    exec(EXAMPLES["README.md"][0], {})
+    assert "(1, 1e-05)-differential privacy" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_tables_the_run_file_and_the_model_of_the_command_line_page(tmp_path, monkeypatch):
