@@ -216,3 +216,17 @@ def test_lines_with_too_few_or_too_many_cells(tmp_path):
 def test_the_commands_load_nothing_heavy_before_they_are_called():
     code = "import sys, diff2.cli.main; assert not {'torch', 'numpy', 'scipy', 'sklearn'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_verify_compares_the_model_with_the_closing_line_and_says_how_releases_were_planned(tmp_path):
+    folder = written(tmp_path, "regression")
+    for out in ("model", "other"):
+        assert fitted_here(folder, out=out).exit_code == 0
+    shown = diff2_here("verify", folder / "model").stdout
+    assert "not checked  the model" not in shown
+    assert "512" not in shown
+    assert "The run ended before" not in str(FittedModel.load(folder / "model").guarantee)
+    (folder / "model" / "ledger.jsonl").write_bytes((folder / "other" / "ledger.jsonl").read_bytes())
+    result = diff2_here("verify", folder / "model")
+    assert result.exit_code == 1
+    assert "another model" in result.stderr

@@ -88,6 +88,11 @@ def show_preview(found: Preview) -> None:
             _show_prediction(view, found.dimension)
 
 
+def count_of_releases(made: int, planned: int | None) -> str:
+    """Say how many releases were made, and of how many, where their number was fixed beforehand."""
+    return f"{made:,} releases" if planned is None else f"{made:,} of {planned:,} planned releases"
+
+
 def account_document(ledger: Ledger, delta: float) -> dict[str, Any]:
     """Return what a ledger says, as plain values."""
     return {
@@ -111,7 +116,7 @@ def show_account(ledger: Ledger, path: Path, delta: float) -> None:
         {
             "file": str(path),
             "state": "complete" if ledger.complete else "not complete: the run is in progress, or was interrupted",
-            "releases": f"{len(ledger):,} of {ledger.header['planned']['releases']:,} planned",
+            "releases": count_of_releases(len(ledger), ledger.header["planned"]["releases"]),
             "epsilon": f"{epsilon_text(stated)} at delta {delta:g}",
             **({"released so far": f"epsilon {epsilon_text(released)}, not a guarantee"} if less else {}),
             "budget": f"{budget['epsilon']} at delta {budget['delta']:g}",

@@ -12,6 +12,7 @@ from .._files import read_json
 from .._numbers import epsilon_text
 from .console import FAILED, LEAKS, NOT_PRIVATE, emit_json, ending, show_line
 from .options import Json
+from .reports import count_of_releases
 
 if TYPE_CHECKING:
     from ..privacy import Guarantee, Ledger
@@ -44,7 +45,7 @@ def verify(
         state = "" if ledger.complete else ", not complete"
         line = (
             f"{words}: epsilon {epsilon_text(guarantee.epsilon)} at delta {guarantee.delta:g}, {guarantee.algorithm}, "
-            f"{guarantee.releases:,} of {guarantee.planned:,} planned releases{state}"
+            f"{count_of_releases(guarantee.releases, guarantee.planned)}{state}"
         )
         if as_json:
             found = {"status": status, "verdict": words, "checked": done, "not_checked": undone}
@@ -83,9 +84,15 @@ def _model(ledger: Ledger, path: Path) -> tuple[str, str]:
     """Compare the model file with the hash in the closing line; return what, and why it was not done."""
     from ..errors import LedgerError
 
-    file, what = path.parent / "model.pt", "the model, against the hash in the closing line"
+    folder, what = path.parent, "the model, against the hash in the closing line"
+    file = folder / "model.pt"
     if not ledger.complete or ledger.model is None:
         return what, "the ledger has no such hash" if ledger.complete else "the run is not complete"
+    if (folder / "model.safetensors").exists():
+        from ..fitting.saving import load
+
+        load(folder)  # refuses a model that is not the ledger's
+        return what, ""
     if not file.exists():
         return what, f"no {file.name} beside the ledger"
     try:

@@ -126,7 +126,7 @@ def load(folder: str | os.PathLike[str]) -> Saved:
     if faults:
         raise InvalidArgument(f"the model in {source} does not fit together: {'; '.join(faults)}")
     ledger = verify(source / LEDGER).ledger
-    if ledger.model not in (None, _sha256(documents, arrays)):
+    if ledger.model != _sha256(documents, arrays):
         raise InvalidArgument(f"{source / LEDGER} is the ledger of another model; copy the folder anew")
     return Saved(schema, model, (low, high), ledger, health)
 

@@ -43,9 +43,9 @@ class Filter:
         self.releases += 1
 
     def planned(self) -> dict[str, Any]:
-        """Return what the header of a ledger says about the releases: as many as there can be, spending everything."""
+        """Return what the header of a ledger says: no number of releases, and what units are exposed to at most."""
         one = Release(1, FILTER, multiplier=math.sqrt(MOST_RELEASES) / self.mu)
-        return {"releases": MOST_RELEASES, "exposure": exposure_of([one] * MOST_RELEASES)}
+        return {"releases": None, "exposure": exposure_of([one] * MOST_RELEASES)}
 
 
 def check_filter(path: str, ledger: Ledger) -> None:

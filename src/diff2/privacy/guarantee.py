@@ -19,7 +19,7 @@ class Guarantee:
     unit: str
     client_sizes: tuple[int, ...]
     releases: int
-    planned: int  # releases of the whole plan, whose epsilon this is
+    planned: int | None  # releases of the whole plan, whose epsilon this is; None: as many as the budget allows
     algorithm: str
     seeded: bool
     leaks: tuple[str, ...] = ()
@@ -51,8 +51,9 @@ class Guarantee:
         if self.noise == "sites":
             text += f" {self._against_the_server()}"
         if not self.complete:
-            text += f" The run is not complete: epsilon is that of its whole plan of {self.planned} releases."
-        elif self.releases < self.planned:
+            whole = "budget" if self.planned is None else f"plan of {self.planned} releases"
+            text += f" The run is not complete: epsilon is that of its whole {whole}."
+        elif self.planned is not None and self.releases < self.planned:
             text += (
                 f" The run ended before its plan of {self.planned} releases; epsilon is that of the whole plan, since "
                 "when a run ends may depend on what it released."

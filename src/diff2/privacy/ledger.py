@@ -201,7 +201,7 @@ class Ledger:
             unit=self.header["unit"],
             client_sizes=tuple(self.header["client_sizes"]),
             releases=len(self.releases),
-            planned=int(self.header["planned"]["releases"]),
+            planned=self.header["planned"]["releases"],
             algorithm=self.header["algorithm"]["name"],
             seeded=bool(self.header["seeded"]),
             leaks=tuple(self.header.get("leaks", ())),
