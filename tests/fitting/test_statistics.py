@@ -138,6 +138,15 @@ class TestSensitivity:
         found = [scores.scores(rest + scores.total(rows, np.array([weight]), {})) for rows in (one, other)]
         assert np.abs(found[0] - found[1]).max() <= scores.sensitivity
 
+    def test_opposite_residuals_in_one_leaf_move_a_score_as_far_as_stated(self):
+        trees = tree_model(design(0.0), np.zeros(1 + preparation().width + 5))
+        half = (Half(np.zeros(3, int), np.full(3, 249)),)
+        scores = PairScores(trees, half, half, 0.3, (0.0, 2.0))
+        low, high = (Rows(np.zeros((1, NUMERIC)), np.zeros((1, 1), int), np.array([y])) for y in (0.0, 2.0))
+        one, other = (scores.total(rows, np.ones(1), {}) for rows in (low, high))
+        found = [scores.scores(7 * other + total)[0] for total in (one, other)]
+        assert found[1] - found[0] == scores.sensitivity
+
 
 class TestSecondMoment:
     @given(st.integers(1, 6), st.integers(0, 99))
