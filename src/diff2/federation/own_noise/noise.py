@@ -13,9 +13,9 @@ noise of deviation :math:`\tau / \sqrt h`. A sum of h discrete Gaussians is one 
 that :func:`sum_divergence` bounds; what both cost more than continuous noise is priced (``privacy/discrete.py``).
 
 The noise is a stream keyed by a secret of the site and the run, labelled by round, purpose, step and a keyed digest of
-the site's part. So a request that is sent twice gets the same bytes, and another part would get other noise; besides,
-the site's ledger prevents a different answer under the same label. (Leaves of a tree have no digest: a later leaf takes
-the noise of earlier nodes off again, also after a restart. There the ledger alone keeps values the same.)
+the request and of the site's part; that of a node of a tree by a digest of all leaves up to its last, which the site's
+ledger holds. So a request that is sent twice gets the same bytes, and another request or part would get other noise;
+besides, the ledger prevents a different answer under the same label.
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ class NoisyAnswer(NamedTuple):
     steps: np.ndarray  # whole numbers
     scale: NoiseScale
     release: Release  # what the answer by itself costs a record of this site
+    leaf: str  # of a leaf of a tree: a keyed digest of the values up to it
 
 
 class SiteNoise:
@@ -151,11 +152,12 @@ class SiteNoise:
         self._max_total = max_total
         self._planned = {release.label: release for release in plan.releases}
 
-    def answer(self, request: Request, answered: Sequence[Release]) -> NoisyAnswer:
+    def answer(self, request: Request, sent: str, answered: Sequence[tuple[Release, str]]) -> NoisyAnswer:
         """Return this site's part of a release with its noise; refuse one that was not planned.
 
         Args:
-            answered: what this site has released in this run so far.
+            sent: hash of the request, part of what tells its noise.
+            answered: what this site has released in this run so far, with the digests of leaves.
         """
         try:
             scale = scale_of(self._population, request, self._honest)
@@ -163,23 +165,22 @@ class SiteNoise:
         except InvalidArgument as error:
             raise Refusal(str(error)) from None
         self._check_planned(request, scale)
-        if request.question.leaves:
-            self._check_leaf(request.question, scale, answered)
+        leaves = self._leaves_before(request.question, scale, answered) if request.question.leaves else []
         weight = _weight(self._population, self._client, request.question, scale)
         parts = [factor * (weight * self._sums.answer(question)) for factor, question in request.parts]
         value = torch.stack(parts).sum(0).cpu().numpy()
         steps = whole_steps(value, scale.grid)
-        return NoisyAnswer(
-            steps + self._noise(request.question, steps), scale, self._own_price(request.question, scale)
-        )
+        digest = self._source.digest(steps.data, sent.encode(), *(leaf.encode() for leaf in leaves[-1:]))
+        noise = self._noise(request.question, len(steps), [*leaves, digest])
+        leaf = digest if request.question.leaves else ""
+        return NoisyAnswer(steps + noise, scale, self._own_price(request.question, scale), leaf)
 
-    def _noise(self, question: Question, steps: np.ndarray) -> np.ndarray:
-        place = (question.purpose, self._client)
+    def _noise(self, question: Question, dimension: int, digests: Sequence[str]) -> np.ndarray:
+        place, leaf = (question.purpose, self._client), question.step
         if question.leaves:
-            first = question.round - question.step
-            return leaf_noise(self._source, len(steps), question.step, "share of a tree", first, *place)
-        digest = self._source.digest(steps.data)
-        return discrete_gaussian(self._source, len(steps), "share", question.round, question.step, *place, digest)
+            label = ("share of a tree", question.round - leaf, *place)
+            return leaf_noise(self._source, dimension, leaf, *label, digests=digests)
+        return discrete_gaussian(self._source, dimension, "share", question.round, leaf, *place, digests[-1])
 
     def _check_planned(self, request: Request, scale: NoiseScale) -> None:
         """Refuse a release that is not in the agreed plan, or has less noise than planned."""
@@ -193,15 +194,24 @@ class SiteNoise:
                 f"{planned.multiplier:.9g}"
             )
 
-    def _check_leaf(self, question: Question, scale: NoiseScale, answered: Sequence[Release]) -> None:
-        """Refuse a leaf that does not belong to a tree whose nodes have one scale."""
+    def _leaves_before(
+        self, question: Question, scale: NoiseScale, answered: Sequence[tuple[Release, str]]
+    ) -> list[str]:
+        """Return the digests of the leaves before this one; refuse it if it does not go on with them."""
         if question.batch.part != (question.step, question.leaves):
             raise Refusal(f"leaf {question.step} of {question.leaves} is not about {question.batch}")
-        first = question.round - question.step
-        for earlier in answered:
-            same_tree = earlier.purpose == question.purpose and first <= earlier.round < question.round
-            if same_tree and earlier.noise_std != scale.site_std:
-                raise Refusal("the leaves of a tree must have the same noise; ask with one radius and multiplier")
+        first, tree = question.round - question.step, {}
+        for earlier, digest in answered:
+            if earlier.purpose == question.purpose and first <= earlier.round < question.round:
+                if earlier.noise_std != scale.site_std:
+                    raise Refusal("the leaves of a tree must have the same noise; ask with one radius and multiplier")
+                tree[earlier.round - first] = digest
+        if len(tree) < question.step:
+            raise Refusal(
+                f"this site's ledger lacks the leaves before leaf {question.step}, whose noise it would take off again; "
+                "restore it from a copy, or start a new run"
+            )
+        return [tree[leaf] for leaf in range(question.step)]
 
     def _own_price(self, question: Question, scale: NoiseScale) -> Release:
         """Return the answer as a release by itself, for a record of this site."""

@@ -66,6 +66,7 @@ class Answer(NamedTuple):
     multiplier: float  # noise deviation / sensitivity of the whole release, with the noise of all honest sites
     request: str  # SHA-256 of the whole request
     answer: str = ""  # SHA-256 of the answer
+    leaf: str = ""  # of a leaf of a tree: a keyed digest of the values up to it, by which its noise is known
 
     @property
     def label(self) -> Label:

@@ -52,31 +52,31 @@ class OpenRun:
         return request
 
     def answer(
-        self, request: Request, sent: str, sites: Sequence[str], earlier: Sequence[Release]
-    ) -> tuple[Message, Release]:
-        """Return the answer, and what it is by itself as a release.
+        self, request: Request, sent: str, sites: Sequence[str], earlier: Sequence[tuple[Release, str]]
+    ) -> tuple[Message, Release, str]:
+        """Return the answer, what it is by itself as a release, and of a leaf of a tree the digest.
 
         Args:
             sent: digest of the request, by which the answer refers to it.
             sites: of the run, in order.
-            earlier: what this site has released in this run so far.
+            earlier: what this site has released in this run so far, with the digests of leaves.
         """
         if self._noise is None:
             return self._clipped_sum(request, sent)
-        found = self._noise.answer(request, earlier)
+        found = self._noise.answer(request, sent, earlier)
         fields = {
             "request": sent,
             "grid": found.scale.grid,
             "noise_std": found.scale.site_std,
             "together": [sites[p] for p in found.scale.clients],
         }
-        return Message(ANSWER, fields, {"steps": found.steps}), found.release
+        return Message(ANSWER, fields, {"steps": found.steps}), found.release, found.leaf
 
-    def _clipped_sum(self, request: Request, sent: str) -> tuple[Message, Release]:
+    def _clipped_sum(self, request: Request, sent: str) -> tuple[Message, Release, str]:
         """Answer with the clipped sum; the server adds the noise."""
         question, population = request.question, self._population
         drawn = question.batch.rate is not None
         count = None if drawn else population.count(self._client, question.batch, question.round)
         value = as_array(self._sums.answer(question))
         release = bounded(population, question, None, 0.0).release._replace(mechanism=NONE)
-        return Message(ANSWER, {"request": sent, "count": count}, {"value": value}), release
+        return Message(ANSWER, {"request": sent, "count": count}, {"value": value}), release, ""

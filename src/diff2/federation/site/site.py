@@ -287,11 +287,11 @@ class Site:
         if self._last[0] == sent:
             return self._last[1]
         self._require_affordable(name, run.agreement)
-        earlier = [answer.release for answer in self.ledger.answers(name)]
-        message, release = run.answer(request, sent, self.ledger.runs[name].sites, earlier)
+        earlier = [(answer.release, answer.leaf) for answer in self.ledger.answers(name)]
+        message, release, leaf = run.answer(request, sent, self.ledger.runs[name].sites, earlier)
         answer = write(message)
         if known is None:
-            line = Answer(name, release, request.label[2], request.multiplier, sent, digest(answer))
+            line = Answer(name, release, request.label[2], request.multiplier, sent, digest(answer), leaf)
             self.ledger.record(line)
         elif known.answer != digest(answer):
             raise Refusal(
