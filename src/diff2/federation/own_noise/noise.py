@@ -208,8 +208,8 @@ class SiteNoise:
                 tree[earlier.round - first] = digest
         if len(tree) < question.step:
             raise Refusal(
-                f"this site's ledger lacks the leaves before leaf {question.step}, whose noise it would take off again; "
-                "restore it from a copy, or start a new run"
+                f"this site's ledger lacks leaves before leaf {question.step}, which takes their noise off again; restore it "
+                "from a copy, or start a new run"
             )
         return [tree[leaf] for leaf in range(question.step)]
 
