@@ -208,7 +208,7 @@ class SiteNoise:
                 tree[earlier.round - first] = digest
         if len(tree) < question.step:
             raise Refusal(
-                f"this site's ledger lacks leaves before leaf {question.step}, which takes their noise off again; restore it "
+                f"this site's ledger lacks leaves before leaf {question.step}, which takes their noise off; restore it "
                 "from a copy, or start a new run"
             )
         return [tree[leaf] for leaf in range(question.step)]
