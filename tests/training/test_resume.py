@@ -247,6 +247,29 @@ def test_resume_with_another_engine_is_refused(crashed, tmp_path, monkeypatch):
     refused(crashed, tmp_path / "run", r"belongs to another run: engine was 'ghost' and is now 'another'")
 
 
+@pytest.fixture
+def more_threads():
+    """Raises the number of threads that torch computes with."""
+    before = torch.get_num_threads()
+    yield lambda: torch.set_num_threads(before + 1)
+    torch.set_num_threads(before)
+
+
+def test_resume_with_other_threads_is_refused_where_they_change_bits(crashed, tmp_path, more_threads):
+    """Products that threads share are rounded otherwise: a round that is computed again would be a second release."""
+    more_threads()
+    refused(crashed, tmp_path / "run", r"another run: threads was \d+ and is now \d+. Resume with the original")
+
+
+def test_resume_with_other_threads_is_the_same_run_by_the_compiled_engine(tmp_path, more_threads):
+    pytest.importorskip("numba")
+    options = {"model": diff2.mlp(3, 1, hidden=[4], seed=1), "engine": "compiled"}
+    whole = train(tmp_path / "whole", **options)
+    crash(tmp_path / "cut", **options)
+    more_threads()
+    assert same(whole, train(tmp_path / "cut", resume=True, **options), tmp_path / "whole", tmp_path / "cut")
+
+
 @pytest.mark.parametrize("what", ["parameters", "buffers"])
 def test_resume_with_other_values_in_what_is_not_trained_is_refused(tmp_path, what):
     """They are no part of the start that is trained, but gradients depend on them: another mean, the same noise."""

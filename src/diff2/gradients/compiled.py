@@ -46,6 +46,7 @@ class CompiledEngine(NetworkEngine):
     """Clipped sums for small networks with one hidden layer of softplus units."""
 
     name = "compiled"
+    any_threads = True
 
     def __init__(self, module: nn.Module, loss: Loss, **options: Any):
         from . import kernels  # imports numba; compiled when first called

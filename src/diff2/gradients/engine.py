@@ -56,6 +56,7 @@ class Engine:
     """
 
     name: ClassVar[str]
+    any_threads: ClassVar[bool] = False  # whether no bit depends on how many threads torch computes with
     _without_graph: ClassVar[bool] = False  # no autograd: less overhead in each of many small operations
 
     def __init__(
@@ -77,6 +78,11 @@ class Engine:
         self._bytes_per_row = 0  # of what is kept between rounds
         self._cache_bytes = cache_bytes
         self.chunk_rows = chunk_rows or 0  # 0: for the engine to choose
+
+    @property
+    def threads(self) -> int | None:
+        """The number of threads, where last bits depend on it: products and exponentials of a pass are shared out."""
+        return None if self.any_threads else torch.get_num_threads()
 
     @staticmethod
     def unsuited(flat: FlatModule, loss: Loss) -> str | None:

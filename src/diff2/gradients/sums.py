@@ -10,7 +10,7 @@ changes how the rest of the chain is rounded: the sensitivity would exceed :math
 * **A grid.** The sum of every tile is rounded to whole steps of one grid, a power of two that follows from the radius
   and the number of records. The whole sum is less than :math:`2^{50}` steps long, and the sum of one of two products
   that make up each record, at most four times as long, less than :math:`2^{52}`. So tiles are added *exactly*, in any
-  order: no bit depends on chunks, threads or on what the other tiles hold.
+  order: no bit of the sum depends on chunks, on who adds them or on what the other tiles hold.
 
 Replacing a record changes one block, in one tile. A record is a sum of products whose lengths add up to at most
 :math:`4 C`, or, with t > 4 positions, :math:`\min(t, 64)\, C`; records whose products cancel more are written out

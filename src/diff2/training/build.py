@@ -207,6 +207,7 @@ def prepare(
             "targets": [list(client.targets.shape) for client in people],
             "by_client": compute.by_client,
             "opening": opening,
+            "threads": engine.threads,
             **same_bytes(engine, output),
         },
         seed=seed,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -211,6 +212,12 @@ class TestOpening:
         changed = records._replace(client=records.client._replace(inputs=records.client.inputs + 1))
         site = Site("north", lambda agreement: changed, ANYTHING, tmp_path / "north")
         assert refused(open_run(site, DIFF2), "other records")
+
+    def test_other_threads_are_not_the_same_run(self, tmp_path, monkeypatch):
+        """They change the last bits of a sum, hence an answer that is asked for again."""
+        opened(tmp_path, DIFF2)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 17)
+        assert refused(open_run(make_site(0, tmp_path), DIFF2), "with other threads")
 
     def test_another_engine_is_refused(self, tmp_path):
         """It would give other bytes than the server's ledger states."""

@@ -29,7 +29,7 @@ from ..faults import CannotWrite
 from ..wire.request import Label
 from ..wire.transport import NOBODY, Caller
 
-FORMAT = 3
+FORMAT = 4
 PATIENCE = 30.0  # seconds to wait for another process of the site
 KINDS = ("site", "run", "answer", "refusal", "end")
 
@@ -54,6 +54,7 @@ class RunLine(NamedTuple):
     sites: tuple[str, ...]
     sizes: tuple[int, ...]
     records: str  # a keyed hash of the records, which reveals nothing without the key
+    threads: int | None  # that the site computes with, where bits depend on it
     terms: Mapping[str, Any]  # the whole agreement
 
 

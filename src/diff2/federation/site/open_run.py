@@ -25,7 +25,7 @@ class OpenRun:
     def __init__(self, agreement: Agreement, plan: Plan, client: int, records: SiteRecords, source: NoiseSource):
         """Take part as ``client``; ``source`` draws batches, masks and noise."""
         engine, stochastic = agreement.build_engine()
-        self.engine = engine.name
+        self.engine, self.threads = engine.name, engine.threads
         self.agreement = agreement
         self._population = plan.population
         self._client = client

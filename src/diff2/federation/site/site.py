@@ -231,11 +231,11 @@ class Site:
         tag = records_tag(source.key, [records.parts]).hex()
         line = RunLine(
             run, agreement.digest, agreement.algorithm.name, epsilon, agreement.privacy.delta, sites, plan.client_sizes,
-            tag, agreement.to_json(),
+            tag, opened.threads, agreement.to_json(),
         )  # fmt: skip
         if known is not None and known._replace(terms={}) != line._replace(terms={}):
             changed = [name for name in RunLine._fields[:-1] if getattr(known, name) != getattr(line, name)]
-            raise Refusal(f"the run was agreed to with other {' and '.join(changed)}; start a new run")
+            raise Refusal(f"the run was agreed to with other {' and '.join(changed)}; restore that, or start a new run")
         self._runs = {run: opened}  # one run at a time
         if known is None:
             self.ledger.agree(line)
