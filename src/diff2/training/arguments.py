@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._types import Loss
 from .._validate import at_least, one_of
+from .._vectors import Loss
 from ..algorithms import Algorithm
 from ..cohorts import Client
 from ..errors import InvalidArgument, leak, unusable
@@ -103,13 +103,13 @@ def placement(model: nn.Module, compute: Compute) -> tuple[torch.dtype, torch.de
 
 
 def check_values(
-    engine: Engine, loss: Loss, people: list[Client], example: tuple[torch.Tensor, torch.Tensor] | None
+    engine: Engine, loss: Loss, clients: list[Client], example: tuple[torch.Tensor, torch.Tensor] | None
 ) -> None:
     """Refuse class numbers and indices that the model does not have, before anything is spent; say nothing of them."""
-    module, made_up = engine.flat.module, made_up_inputs(Shapes.of(*people[0]), engine.flat.module, 1)
+    module, made_up = engine.flat.module, made_up_inputs(Shapes.of(*clients[0]), engine.flat.module, 1)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout must not advance the caller's generator
         shape = module(made_up if example is None else example[0][:1].to(made_up)).shape
-    for client in people:
+    for client in clients:
         check_targets(loss, client.targets, shape)
-    if not indices_fit(module, [client.inputs for client in people]):
+    if not indices_fit(module, [client.inputs for client in clients]):
         raise unusable("clients")

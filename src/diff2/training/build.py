@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from .._types import Loss
+from .._vectors import Loss
 from ..algorithms import Algorithm
 from ..cohorts import Client, LocalCohort, PerClientCohort
 from ..cohorts.clients import as_clients, as_groups, as_pair
@@ -81,7 +81,7 @@ def train(
     >>> result = train(torch.nn.Linear(1, 1), "squared", (inputs, 3 * inputs),
     ...                DPGD(rounds=50, clip_gradient=4.0, routine=GradientDescent(learning_rate=0.5)),
     ...                Budget(epsilon=1.0, delta=1e-5), seed=0)
-    >>> abs(result.model.weight.item() - 3) < 0.5, round(result.epsilon, 6), len(result.history)
+    >>> abs(result.model.weight.item() - 3) < 0.5, round(result.epsilon, 6), len(result.history["round"])
     (True, 1.0, 50)
     """
     run = prepare(model, loss, clients, algorithm, budget, seed=seed, **options)
@@ -124,7 +124,7 @@ def prepare(
             that each client has at most: one number, or one for each. Without it the exact numbers leak.
         output: ``"last"`` returns x_R; ``"uniform"`` one of x_0, ..., x_{R-1} at random, as in the paper's theorems.
         directory: keeps ledger.jsonl and checkpoint.pt; without it both are in memory only.
-        resume: take up the run in ``directory``, or start it if there is none.
+        resume: resume the run in ``directory``, or start it if there is none.
         metrics_every: compute exact losses and gradient norms every this many rounds. They leak; a warning says so.
         holdout: an (inputs, targets) pair whose exact loss is computed as well.
         leaks: what else the caller knows to have left without noise (for example: scaling by the data's own range).
@@ -143,18 +143,18 @@ def prepare(
         raise InvalidArgument(f"expected model to be a torch.nn.Module, got {type(model).__name__}")
     untouched = copy.deepcopy(model)
     dtype, device = placement(model, compute)
-    people = as_clients(clients, loss_function, dtype=dtype, device=device)
-    numbers = None if groups is None else as_groups(groups, people)
+    checked = as_clients(clients, loss_function, dtype=dtype, device=device)
+    numbers = None if groups is None else as_groups(groups, checked)
     adjacency = getattr(algorithm, "adjacency", None)  # what is no algorithm is refused below
     noise_plan = plan(
-        algorithm, budget, slots_of(public_sizes, people, adjacency), with_groups(protection, numbers is not None),
+        algorithm, budget, slots_of(public_sizes, checked, adjacency), with_groups(protection, numbers is not None),
         opening_share=None if opening is None else opening.share,
     )  # fmt: skip
     engine, stochastic = build_engine(
-        model, loss_function, Shapes.of(*people[0]), dtype=dtype, device=device, chunk_rows=compute.chunk_rows,
+        model, loss_function, Shapes.of(*checked[0]), dtype=dtype, device=device, chunk_rows=compute.chunk_rows,
         grouped=numbers is not None, engine=compute.engine, example=compute.example,
     )  # fmt: skip
-    check_values(engine, loss_function, people, compute.example)
+    check_values(engine, loss_function, checked, compute.example)
     if adjacency == ADD_OR_REMOVE_ONE and public_sizes is None:
         leaks = (*leaks, EXACT_SIZES)
     named_leaks = declare_leaks(budget, metrics_every, holdout, leaks, strict)
@@ -173,8 +173,8 @@ def prepare(
         settings={
             "loss": loss_name,
             "model": repr(model),
-            "inputs": [list(client.inputs.shape) for client in people],
-            "targets": [list(client.targets.shape) for client in people],
+            "inputs": [list(client.inputs.shape) for client in checked],
+            "targets": [list(client.targets.shape) for client in checked],
             "by_client": compute.by_client,
             "opening": opening,
             **same_bytes(engine, output),
@@ -182,11 +182,11 @@ def prepare(
         seed=seed,
         resume=resume,
     )
-    mechanism = Mechanism(run.open_ledger([*people, *([numbers] if numbers else [])]), run.noise)
+    mechanism = Mechanism(run.open_ledger([*checked, *([numbers] if numbers else [])]), run.noise)
     if opening is not None:
-        people, holdout = _opened(opening, people, holdout, noise_plan, run, mechanism)
+        checked, holdout = _opened(opening, checked, holdout, noise_plan, run, mechanism)
     kind = PerClientCohort if compute.by_client else LocalCohort
-    cohort = kind(engine, people, noise_plan.population, source=run.noise, stochastic=stochastic, groups=numbers)
+    cohort = kind(engine, checked, noise_plan.population, source=run.noise, stochastic=stochastic, groups=numbers)
     held = None if holdout is None else as_pair("holdout", holdout, loss_function, dtype=dtype, device=device)
     metrics = None
     if metrics_every is not None:
@@ -227,7 +227,7 @@ def assembled(
 
 def _opened(
     opening: Opening,
-    people: list[Client],
+    checked: list[Client],
     holdout: Any,
     noise_plan: Plan,
     run: RunDirectory,
@@ -237,8 +237,8 @@ def _opened(
     ledger = mechanism.ledger
     if not run.complete:
         ledger.rewind(-1)  # a resumed run makes the same release again, with the same noise
-        mean = opening.mean([client.inputs.numpy() for client in people], noise_plan.population)
+        mean = opening.mean([client.inputs.numpy() for client in checked], noise_plan.population)
         run.opening = mechanism.release(mean, noise_plan.multipliers[SCALING]).value.tolist()
     value, std = np.array(run.opening), ledger.releases[0].noise_std
-    people = [client._replace(inputs=opening.apply(value, std, client.inputs)) for client in people]
-    return people, None if holdout is None else (opening.apply(value, std, torch.as_tensor(holdout[0])), holdout[1])
+    checked = [client._replace(inputs=opening.apply(value, std, client.inputs)) for client in checked]
+    return checked, None if holdout is None else (opening.apply(value, std, torch.as_tensor(holdout[0])), holdout[1])

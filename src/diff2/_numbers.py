@@ -1,4 +1,4 @@
-"""An epsilon as people read it: never below the true one."""
+"""Numbers as people read them."""
 
 from __future__ import annotations
 
