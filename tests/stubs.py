@@ -12,7 +12,7 @@ import torch
 
 import diff2
 from diff2.cohorts.bounds import bounded
-from diff2.privacy import BoundedMean, Ledger, Mechanism, NoiseSource, Release, mechanism
+from diff2.privacy import BoundedMean, Ledger, Mechanism, NoiseSource, Release
 from diff2.privacy.discrete_gaussian import discrete_gaussian
 from diff2.privacy.lines import HEADER_FIELDS, chained
 from diff2.training.loop import Training
@@ -93,7 +93,7 @@ class DrawnNoise:
             self.steps[label[: LABEL_PARTS[label[0]]]] = drawn = discrete_gaussian(source, count, *label)
             return drawn
 
-        monkeypatch.setattr(mechanism, "discrete_gaussian", recorded)
+        monkeypatch.setattr("diff2.privacy.discrete_gaussian.discrete_gaussian", recorded)
 
     def __call__(self, *label):
         """Return noise of deviation one."""

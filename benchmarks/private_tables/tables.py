@@ -59,9 +59,11 @@ def frame_of(name: str, most_rows: int = MOST_ROWS) -> pandas.DataFrame:
 
 
 def _randhie() -> pandas.DataFrame:
-    from diff2.data.randhie import read_table
+    import pandas
 
-    table = read_table()
+    from diff2.data.randhie import table_path
+
+    table = pandas.read_csv(table_path())
     return table.assign(log_visits=np.log1p(table["mdvis"]))
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from diff2._validate import at_least
-from diff2.data import EncodedClients
+from diff2.data.loading import EncodedClients
 from diff2.privacy import Budget
 
 from .figures import require_matplotlib

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from diff2._types import Vector
+from diff2._vectors import Vector
 from diff2.cohorts.pooled import LocalCohort
 from diff2.errors import InvalidArgument
 from diff2.privacy import BoundedMean, Release, Released

@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 
 from diff2._fields import from_table
 from diff2._validate import nearest
-from diff2.data import BuiltinSettings, DataSettings, EncodedClients, load_clients
+from diff2.data.builtin import BuiltinSettings
+from diff2.data.loading import DataSettings, EncodedClients, load_clients
 from diff2.errors import InvalidArgument, PrivacyLeakWarning, leak
+from diff2.runfile.data_table import data_folders, data_settings
 from diff2.runfile.reader import (
     TABLES,
     ModelSettings,
     PrivacySettings,
     RunSettings,
     common_settings,
-    data_folders,
-    data_settings,
     parse_tables,
     required_table,
 )

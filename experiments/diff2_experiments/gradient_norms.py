@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from diff2._types import Vector
+from diff2._vectors import Vector
 from diff2.cohorts.pooled import LocalCohort
 from diff2.errors import InvalidArgument
 from diff2.questions import Question

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from diff2.data import EncodedClients
+from diff2.data.loading import EncodedClients
 
 from .grids import Grid, Point
 from .learning_rates import Halving

@@ -28,7 +28,7 @@ from diff2._progress import progress_bar
 from diff2._validate import at_least
 from diff2.algorithms import DPGD, Algorithm, Diff2
 from diff2.cli.console import command, ending, show_rows
-from diff2.data import EncodedClients
+from diff2.data.loading import EncodedClients
 from diff2.errors import InvalidArgument, WeakDeltaWarning
 from diff2.planning.plan import plan
 from diff2.planning.prediction import predict_noise

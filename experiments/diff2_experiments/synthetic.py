@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from diff2._types import Loss
 from diff2._validate import at_least, one_of
+from diff2._vectors import Loss
 from diff2.errors import InvalidArgument
 
 STEEPEST = (15 - math.sqrt(33)) / 24  # the sigmoid's value where the curvature of its squared loss is largest

@@ -23,7 +23,7 @@ import torch
 
 from diff2._version import __version__
 from diff2.algorithms import Algorithm
-from diff2.data import EncodedClients
+from diff2.data.loading import EncodedClients
 from diff2.errors import GradientFallbackWarning, InvalidArgument, PrivacyLeakWarning, WeakDeltaWarning
 from diff2.models.mlp import mlp
 from diff2.planning.plan import plan
@@ -121,11 +121,11 @@ def train_trial(setup: Setup, tables: EncodedClients, trial: Trial, stop: Stop |
         result = training.run(progress=False, callbacks=[callback])
         exact = training.metrics
         final = {} if exact is None else exact(0, result.params)
-    history = result.history
-    measured = history[history["round"] % trial.every == 0]
+    seconds, measured = result.history["seconds"], result.history["round"] % trial.every == 0
+    history = {name: column[measured] for name, column in result.history.items()}
     # A record whose gradient is not finite counts as zero; so without a finite loss the other numbers say nothing.
-    finite = np.isfinite(measured["train_loss"])
-    curves = {name: measured[name].where(finite).tolist() for name in CURVES if name in measured}
+    finite = np.isfinite(history["train_loss"])
+    curves = {name: np.where(finite, history[name], math.nan).tolist() for name in CURVES if name in history}
     if not math.isfinite(final["train_loss"]):
         final = dict.fromkeys(final, math.nan)
     norms = (*curves["squared_gradient_norm"], final["squared_gradient_norm"])
@@ -136,12 +136,12 @@ def train_trial(setup: Setup, tables: EncodedClients, trial: Trial, stop: Stop |
         "delta": setup.privacy.delta,
         "accounting": setup.privacy.accounting,
         "seed": trial.seed,
-        "rounds": measured["round"].tolist(),
+        "rounds": history["round"].tolist(),
         **curves,
         "final": final,
-        "stopped_at": len(history),
+        "stopped_at": len(seconds),
         "epsilon": result.epsilon,
-        "seconds": float(history["seconds"].sum()),
+        "seconds": float(seconds.sum()),
     }
 
 

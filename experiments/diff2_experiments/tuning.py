@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from diff2.data import EncodedClients
+from diff2.data.loading import EncodedClients
 
 from .files import Setup
 from .grids import Grid

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from .routines import PostProcessing as PostProcessing
     from .routines import Routine as Routine
     from .routines import TorchOptimizer as TorchOptimizer
-    from .training.build import Compute as Compute
+    from .training.arguments import Compute as Compute
     from .training.build import prepare as prepare
     from .training.build import train as train
     from .training.loop import RoundInfo as RoundInfo
@@ -75,58 +75,28 @@ if TYPE_CHECKING:
     from .training.loop import TrainState as TrainState
     from .training.result import TrainResult as TrainResult
 
-_HOMES = {
-    "algorithms": [
-        "ALGORITHMS",
-        "DPGD",
-        "DPSGD",
-        "DPSRM",
-        "GD",
-        "SRNSGD",
-        "Algorithm",
-        "DPFedAvg",
-        "DPScaffold",
-        "Diff2",
-        "RecursiveDiff2",
-    ],
-    "cohorts": ["LocalCohort"],
-    "errors": [
-        "BudgetExceeded",
-        "CheckpointError",
-        "CompositionWarning",
-        "Diff2Error",
-        "GradientFallbackWarning",
-        "InvalidArgument",
-        "LedgerError",
-        "PrivacyLeakError",
-        "PrivacyLeakWarning",
-        "UnsupportedModel",
-        "WeakDeltaWarning",
-        "WeakModelWarning",
-    ],
-    "fitting": ["Evaluation", "FittedModel", "evaluate", "fit"],
-    "models.mlp": ["mlp"],
-    "planning": ["Plan", "plan"],
-    "privacy": ["Budget", "Guarantee", "Ledger", "Release"],
-    "questions": ["Batch", "Cohort", "Estimate", "Population", "Protection", "Question", "Round", "Smoothness"],
-    "routines": [
-        "ROUTINES",
-        "Adam",
-        "Averaging",
-        "BVRLocalSGD",
-        "GradientDescent",
-        "Momentum",
-        "Nesterov",
-        "NormalizedDescent",
-        "PostProcessing",
-        "Routine",
-        "TorchOptimizer",
-    ],
-    "training.build": ["Compute", "prepare", "train"],
-    "training.loop": ["RoundInfo", "TrainState", "Training"],
-    "training.result": ["TrainResult"],
+_HOMES = {  # by module
+    "algorithms": "ALGORITHMS DPGD DPSGD DPSRM GD SRNSGD Algorithm DPFedAvg DPScaffold Diff2 RecursiveDiff2",
+    "cohorts": "LocalCohort",
+    "errors": (
+        "BudgetExceeded CheckpointError CompositionWarning Diff2Error GradientFallbackWarning InvalidArgument "
+        "LedgerError PrivacyLeakError PrivacyLeakWarning UnsupportedModel WeakDeltaWarning WeakModelWarning"
+    ),
+    "fitting": "Evaluation FittedModel evaluate fit",
+    "models.mlp": "mlp",
+    "planning": "Plan plan",
+    "privacy": "Budget Guarantee Ledger Release",
+    "questions": "Batch Cohort Estimate Population Protection Question Round Smoothness",
+    "routines": (
+        "ROUTINES Adam Averaging BVRLocalSGD GradientDescent Momentum Nesterov NormalizedDescent PostProcessing "
+        "Routine TorchOptimizer"
+    ),
+    "training.arguments": "Compute",
+    "training.build": "prepare train",
+    "training.loop": "RoundInfo TrainState Training",
+    "training.result": "TrainResult",
 }
-_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [*_MODULE_OF, "__version__"]
 

@@ -7,7 +7,6 @@ a name that is none of ours is looked up for the first time, or all are listed. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -40,6 +39,8 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def _all(self) -> dict[str, T]:
         if not self._loaded:
+            from importlib.metadata import entry_points  # takes a while to import
+
             self._loaded = True
             for point in entry_points(group=self._group):
                 self.register(point.load())

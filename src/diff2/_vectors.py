@@ -1,11 +1,21 @@
-"""The few operations on parameter vectors that algorithms and routines need. PyTorch is imported when one is called."""
+"""Names for the few shapes that travel through the library, and the operations on vectors of parameters.
+
+PyTorch is imported when one of these is called.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from ._types import Vector
+    from collections.abc import Callable
+
+    import torch
+
+    Vector: TypeAlias = torch.Tensor  # one dimension: all trainable parameters, or a gradient with respect to them
+    Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (outputs, targets) -> one loss per record
+else:
+    Vector = Loss = Any
 
 
 def norm(vector: Vector) -> float:

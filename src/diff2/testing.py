@@ -122,7 +122,7 @@ def gives_the_same_bytes_at_sites(algorithm: Algorithm, **settings: Any) -> None
             f"{algorithm.name!r} is not registered, so no site knows it: diff2.ALGORITHMS.register(...)"
         )
     from .cohorts.clients import Client, as_groups
-    from .data import Encoding, Scaling
+    from .data.scaling import Encoding, Scaling
     from .federation.agreement import Agreement
     from .federation.server.run import prepare_at_sites
     from .federation.site.policy import Policy

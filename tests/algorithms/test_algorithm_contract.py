@@ -88,9 +88,9 @@ class TestContract:
         history = result.history
         assert list(history["round"]) == list(range(1, CATALOGUE[name].rounds + 1))
         assert history["releases"].sum() == len(result.ledger)
-        assert not {"train_loss", "squared_gradient_norm", "test_loss"} & set(history.columns)
-        assert history["released_epsilon"].is_monotonic_increasing
-        assert history["released_epsilon"].iloc[-1] == result.ledger.released_epsilon() <= result.epsilon
+        assert not {"train_loss", "squared_gradient_norm", "test_loss"} & set(history)
+        assert (np.diff(history["released_epsilon"]) >= 0).all()
+        assert history["released_epsilon"][-1] == result.ledger.released_epsilon() <= result.epsilon
         assert (history["estimate_std"] > 0).all()
 
     def test_states_are_plain_values_that_no_step_changes(self, name):
@@ -188,7 +188,7 @@ def test_equal_iterates_release_zero_for_free():
     result = run(algorithm, budget=PRIVATE, dtype=torch.float32)
     assert list(result.history["mechanism"]) == ["gaussian", *["zero"] * 5]
     assert result.ledger.released_epsilon() < result.epsilon == result.plan.epsilon
-    assert result.history["estimate_norm"].nunique() == 1  # the estimate carries over
+    assert len(set(result.history["estimate_norm"])) == 1  # the estimate carries over
 
 
 @pytest.mark.parametrize("kind", ["gradient", "difference"])

@@ -191,7 +191,7 @@ def test_a_class_announced_by_another_package_is_found_when_a_name_is_looked_up(
             return Mine
 
     asked = []
-    monkeypatch.setattr("diff2._registry.entry_points", lambda group: asked.append(group) or [Point()])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: asked.append(group) or [Point()])
     registry = type(diff2.ALGORITHMS)("diff2.algorithms", [DPGD], check_algorithm)
     assert asked == []
     assert dict(registry) == {"dpgd": DPGD, "mine": Mine}

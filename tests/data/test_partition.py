@@ -7,9 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diff2 import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
-from diff2.data import DatasetSettings, TableSettings, load_clients
+from diff2.data.loading import load_clients
+from diff2.data.named import DatasetSettings
 from diff2.data.partition import Dirichlet, Equal, Sizes, quantile_groups, rounded_shares
-from diff2.runfile.reader import TABLES, data_settings, parse_tables
+from diff2.data.settings import TableSettings
+from diff2.runfile.data_table import data_settings
+from diff2.runfile.reader import TABLES, parse_tables
 
 COUNTS = st.integers(1, 400)
 CLIENTS = st.integers(1, 12)
@@ -260,7 +263,7 @@ def test_partitions_in_run_files(tmp_path, text, expected):
         ('{ name = "dirichlet", clients = 5 }', "needs the key 'alpha'"),
         ('{ name = "sizes", sizes = [0.5, 0.25] }', "add up to 0.75"),
         ("{ clients = 3 }", "needs the key 'name'"),
-        ('"equal"', r"partition = \{ name = 'equal', ... \}"),
+        ('"equal"', r"expected partition = \{ ... \}, a table, got 'equal'"),
     ],
 )
 def test_partitions_in_run_files_that_are_wrong(tmp_path, text, message):

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from diff2 import InvalidArgument, PrivacyLeakWarning
-from diff2.data import DatasetSettings, load_clients, load_dataset
 from diff2.data.catalogue import CALIFORNIA, CATALOGUE, KDD
+from diff2.data.datasets import load_dataset
+from diff2.data.loading import load_clients
+from diff2.data.named import DatasetSettings
 from diff2.data.places import cache_folder, found
 
 ROOTS = [*filter(None, [os.environ.get("DIFF2_DATA")]), cache_folder()]  # as they were before any test changes them

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diff2 import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
-from diff2.data import BuiltinSettings, Encoding, Scaling, TableSettings, load_clients, randhie, read_clients
+from diff2.data import randhie
+from diff2.data.builtin import BuiltinSettings
+from diff2.data.loading import load_clients
+from diff2.data.scaling import Encoding, Scaling
+from diff2.data.settings import TableSettings
+from diff2.data.tables import read_clients
+from diff2.tables.file_format import FileFormat
 
 SECRET = 73.125  # a value that no message may show
 
@@ -65,6 +71,16 @@ def test_formats_give_the_same_clients(two, tmp_path, kind):
     for mine, theirs in zip(load_clients(two(files=tuple(files))).clients, load_clients(two()).clients, strict=True):
         np.testing.assert_array_equal(mine[0], theirs[0])
         np.testing.assert_array_equal(mine[1], theirs[1])
+
+
+def test_another_way_to_write_csv_files(two, tmp_path):
+    file = tmp_path / "w.csv"
+    frame(30).rename(columns={"age": "âge"}).to_csv(file, index=False, sep=";", decimal=",", encoding="latin-1")
+    with pytest.raises(InvalidArgument, match=r"no text in the encoding utf-8.*\[data.format\]"):
+        load_clients(two(files=(str(file),)))
+    tables = load_clients(two(files=(str(file),), format=FileFormat(";", "latin-1", ",")))
+    assert list(tables.encoding.inputs) == ["âge", "smoker"]
+    np.testing.assert_array_equal(tables.clients[0][1], load_clients(two()).clients[0][1])
 
 
 def test_one_file_with_a_client_column(two, tmp_path):
@@ -299,7 +315,7 @@ def test_missing_value_names_client_and_column_and_nothing_else(two, tmp_path, b
 
 def test_column_of_text_comes_with_the_remedy(two, tmp_path):
     file = write(tmp_path, "west.csv", frame(5).assign(sex="secret"))
-    with pytest.raises(InvalidArgument, match=r"'sex' of client 'west.csv' is not numeric.*drop") as caught:
+    with pytest.raises(InvalidArgument, match=r"'sex' of client 'west.csv' holds .*or is not numeric.*drop") as caught:
         load_clients(two(files=(file,)))
     assert "secret" not in str(caught.value)
     load_clients(two(files=(file,), drop=("sex",)))
@@ -327,9 +343,9 @@ def test_clients_must_hold_the_same_columns(two, tmp_path):
 
 def test_column_without_a_name_is_not_taken_for_an_input(two, tmp_path):
     frame(5).to_csv(tmp_path / "a.csv", index=True)
-    with pytest.raises(InvalidArgument, match=r"without a name; leave it out: drop = \['Unnamed: 0'\]"):
+    with pytest.raises(InvalidArgument, match=r"without a name; leave it out: drop = \[''\]"):
         load_clients(two(files=(str(tmp_path / "a.csv"),)))
-    tables = load_clients(two(files=(str(tmp_path / "a.csv"),), drop=("Unnamed: 0",)))
+    tables = load_clients(two(files=(str(tmp_path / "a.csv"),), drop=("",)))
     assert list(tables.encoding.inputs) == ["age", "smoker"]
 
 
@@ -340,8 +356,9 @@ def test_missing_file(two, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "is empty"), (b"age,smoker,visits\n", "holds no record"), (b"a,b\n1,2\n1,2,73.125\n", "not a readable"),
-     (b"\xff\xfe\x00\xd8,73.125", "not a readable")],
+    [(b"", "is empty"), (b"age,smoker,visits\n", "holds no record"),
+     (b"\xff\xfe\x00\xd8,73.125", "mark of utf-16"), (b"a,b\n\xff,73.125", "no text in the encoding"),
+     (b"age;visits\n1;73.125\n", "set the delimiter to ';'")],
 )  # fmt: skip
 def test_unreadable_file(two, tmp_path, content, message):
     file = tmp_path / "west.csv"
@@ -355,7 +372,7 @@ def test_unreadable_file(two, tmp_path, content, message):
 def test_unreadable_parquet(two, tmp_path):
     file = tmp_path / "west.parquet"
     file.write_bytes(b"PAR1 73.125")
-    with pytest.raises(InvalidArgument, match="not a readable"):
+    with pytest.raises(InvalidArgument, match="no readable Parquet"):
         load_clients(two(files=(str(file),)))
 
 

@@ -65,7 +65,7 @@ def test_everything_that_can_be_written(read):
     run = read(
         (
             'files = ["north.csv", "sub/south.csv"]',
-            'file = "/data/all.parquet"\nclient_column = "site"\nscale = "data"',
+            'file = "/data/all.csv"\nclient_column = "site"\nscale = "data"\nformat = { delimiter = ";" }',
         ),
         ("hidden = [10]", "hidden = []\nseed = 4"),
         ("clip_gradient = 3.0", 'clip_gradient = "inf"\nbudget_split = 2\ncap = false'),
@@ -75,7 +75,8 @@ def test_everything_that_can_be_written(read):
             "[run]\nweighting='records'\noutput='uniform'\nseed=3\ndtype='float64'\nmetrics_every=5\n[privacy]",
         ),
     )
-    assert run.data.file == str(Path("/data/all.parquet"))
+    assert run.data.file == str(Path("/data/all.csv"))
+    assert (run.data.format.delimiter, run.data.format.decimal) == (";", ".")
     assert (run.data.client_column, run.data.scale) == ("site", "data")
     assert (run.model.hidden, run.model.seed) == ((), 4)
     assert (run.algorithm.clip_gradient, run.algorithm.budget_split, run.algorithm.cap) == (math.inf, 2.0, False)
@@ -144,6 +145,7 @@ def test_new_routine_needs_no_change_here(read, monkeypatch):
         ("[data]", "epsilon = 1\n[data]", r"unknown key outside of a table: 'epsilon'"),
         ("[data]", "run = 1\n[data]", r"expected \[run\] to be a table"),
         ("[privacy]\nepsilon = 1.0\ndelta = 1e-5", "", r"\[privacy\] is missing"),
+        ("[model]", "[data.format]\ndelimeter = ';'\n[model]", r"\[data.format\] has no key .* mean 'delimiter'\?"),
         # types
         ("rounds = 2000", "rounds = '2000'", r"\[algorithm\] rounds: expected a whole number, got '2000'"),
         ("rounds = 2000", "rounds = 2e3", r"\[algorithm\] rounds: expected a whole number, got 2000.0"),
@@ -156,6 +158,7 @@ def test_new_routine_needs_no_change_here(read, monkeypatch):
         ("{ age = [0, 100] }", "[0, 100]", r"\[data\] bounds: expected a table"),
         ("hidden = [10]", "hidden = 10", r"\[model\] hidden: expected a list"),
         ("delta = 1e-5", "delta = 1e-5\nstrict = 'yes'", r"\[privacy\] strict: expected true or false, got 'yes'"),
+        ("{ age = [0, 100] }", "{}\nformat = ';'", r"\[data\] expected format = { ... }, a table, got ';'"),
         # values
         ("epsilon = 1.0", "epsilon = 0", r"\[privacy\] expected epsilon > 0, got epsilon=0.0"),
         ("epsilon = 1.0", "epsilon = -1", r"\[privacy\] expected epsilon > 0"),

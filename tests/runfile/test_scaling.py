@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diff2 import DPGD, Budget, CheckpointError, InvalidArgument, Ledger, Population, mlp, plan, prepare
-from diff2.data import Pending, TableSettings, load_clients
+from diff2.data.loading import Pending, load_clients
 from diff2.data.moments import SQUARES, radius, standard_of, vector_sum
+from diff2.data.settings import TableSettings
 from diff2.errors import LedgerError
 from diff2.privacy import Mechanism, NoiseSource, gdp_mu
 from diff2.routines import GradientDescent

@@ -13,7 +13,7 @@ from diff2.errors import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
 from diff2.tables.check import check
 from diff2.tables.draft import draft
 from diff2.tables.encode import encode
-from diff2.tables.files import FileFormat
+from diff2.tables.file_format import FileFormat
 from diff2.tables.kinds import Category, Classes, Counts, Date, Flag, Number, Regression
 from diff2.tables.schema import Schema
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from diff2.errors import InvalidArgument
 from diff2.tables import files
-from diff2.tables.files import FileFormat, read_tables
+from diff2.tables.file_format import FileFormat
+from diff2.tables.files import read_tables
 
 TEXT = "name;größe\nJürgen;1,5\nZoë;\n"
 
@@ -132,6 +133,25 @@ def test_several_files_may_have_their_columns_in_another_order(tmp_path):
     (tmp_path / "a.csv").write_text("x,y\n1,2\n", encoding="utf-8")
     pandas.DataFrame({"y": [4], "x": [3]}).to_parquet(tmp_path / "b.parquet")
     assert texts(read_tables([tmp_path / "a.csv", tmp_path / "b.parquet"])) == (("x", "y"), [["1", "3"], ["2", "4"]])
+
+
+@pytest.mark.usefixtures("reader")
+def test_a_cell_may_have_any_length(tmp_path):
+    """Whatever reads it: the csv module alone would refuse the file for one record."""
+    (tmp_path / "t.csv").write_text(f"a,b\n1,{'x' * 200_000}\n", encoding="utf-8")
+    assert len(texts(read_tables(tmp_path / "t.csv"))[1][1][0]) == 200_000
+
+
+def test_a_damaged_archive_is_refused(tmp_path):
+    whole = bytearray(gzip.compress(b"a,b\n" + b"1,2\n" * 1000))
+    whole[12:20] = b"\xff" * 8
+    (tmp_path / "t.csv.gz").write_bytes(bytes(whole))
+    assert "is no readable CSV" in message(tmp_path / "t.csv.gz")
+
+
+def test_undecodable_bytes_are_read_where_a_site_must_answer(tmp_path):
+    (tmp_path / "t.csv").write_bytes(b"a,b\n1,\xff\n2,3\n")
+    assert texts(read_tables(tmp_path / "t.csv", undecodable="replace"))[1] == [["1", "2"], ["\ufffd", "3"]]
 
 
 def test_a_truncated_archive_is_refused(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diff2.errors import InvalidArgument
-from diff2.tables.files import FileFormat
+from diff2.tables.file_format import FileFormat
 from diff2.tables.kinds import Category, Classes, Counts, Date, Flag, Number, Regression
 from diff2.tables.schema import Schema
 

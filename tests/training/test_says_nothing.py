@@ -69,7 +69,7 @@ def said(model, people, **options):
             result = diff2.train(
                 model, "cross_entropy", people, ROUNDS, Budget(1.0, 1e-5), strict=True, progress=False, **options
             )
-            end = (result.engine, list(result.history.columns), result.guarantee)
+            end = (result.engine, list(result.history), result.guarantee)
         except Exception as error:
             end, chained = (type(error).__name__, str(error)), error.__context__
     assert chained is None

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
 from typing import Any, ClassVar
 
-from .._types import Vector
 from .._validate import at_least, positive
+from .._vectors import Vector
 from ..errors import InvalidArgument
 from ..privacy.release import REPLACE_ONE
 from ..questions import GRADIENT, Estimate, Population, Question, Round

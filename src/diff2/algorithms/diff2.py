@@ -17,9 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._types import Vector
 from .._validate import at_least, positive
-from .._vectors import zeros
+from .._vectors import Vector, zeros
 from ..errors import InvalidArgument
 from ..questions import DIFFERENCE, GRADIENT, LOCAL, Estimate, Population, Question, Round, Smoothness
 from ..routines import Routine

@@ -19,9 +19,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._types import Vector
 from .._validate import at_least
-from .._vectors import zeros
+from .._vectors import Vector, zeros
 from ..errors import InvalidArgument
 from ..questions import DIFFERENCE, GRADIENT, Batch, Estimate, Population, Question, Round
 from ..routines import Routine

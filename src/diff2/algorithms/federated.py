@@ -24,9 +24,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._types import Vector
 from .._validate import at_least, positive
-from .._vectors import moved, zeros
+from .._vectors import Vector, moved, zeros
 from ..errors import InvalidArgument
 from ..questions import LOCAL, Batch, Estimate, Population, Question, Round
 from ..routines import Routine

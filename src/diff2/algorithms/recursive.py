@@ -23,9 +23,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._types import Vector
 from .._validate import positive
-from .._vectors import zeros
+from .._vectors import Vector, zeros
 from ..errors import InvalidArgument
 from ..questions import GRADIENT, Estimate, Population, Question, Round, Smoothness
 from ..routines import Routine

@@ -17,9 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._types import Vector
 from .._validate import at_least
-from .._vectors import zeros
+from .._vectors import Vector, zeros
 from ..errors import InvalidArgument
 from ..privacy.release import tree_nodes
 from ..questions import DIFFERENCE, GRADIENT, Batch, Estimate, Population, Question, Round

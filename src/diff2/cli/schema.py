@@ -39,7 +39,8 @@ def schema(
     given = {"delimiter": delimiter, "encoding": encoding, "decimal": decimal}
     options = {name: value.replace("\\t", "\t") for name, value in given.items() if value is not None}
     with ending():
-        from ..tables.files import FileFormat, read_tables
+        from ..tables.file_format import FileFormat
+        from ..tables.files import read_tables
 
         if schema_file is not None:
             from ..tables.check import check as checked

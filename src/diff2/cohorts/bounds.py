@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from .._types import Vector
+from .._vectors import Vector
 from ..gradients import rounding_allowance
 from ..privacy import BoundedMean
 from ..privacy.release import ADD_OR_REMOVE_ONE, POISSON

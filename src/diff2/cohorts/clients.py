@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._types import Loss
+from .._vectors import Loss
 from ..errors import InvalidArgument, unusable
 from ..models.losses import cross_entropy
 

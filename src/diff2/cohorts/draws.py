@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._types import Vector
+from .._vectors import Vector
 from ..gradients import Masks, Records
 from ..privacy import NoiseSource
 from ..questions import Population, Question

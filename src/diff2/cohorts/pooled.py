@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._types import Vector
+from .._vectors import Vector
 from ..gradients import Engine, Evaluation, FeatureCache, Masks, Records
 from ..privacy import BoundedMean, NoiseSource
 from ..questions import ALL, Population, Question

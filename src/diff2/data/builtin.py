@@ -33,6 +33,11 @@ class BuiltinSettings:
             )
 
     @property
+    def opening_share(self) -> None:
+        """Nothing is spent before the first round."""
+        return None
+
+    @property
     def inputs(self) -> int:
         """How many inputs the model needs."""
         return len(randhie.FEATURES)

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .._validate import one_of
 from ..errors import InvalidArgument
+from ..tables.cell_column import Cells
+from ..tables.cells import Lookup
+from ..tables.files import read_tables
+from ..tables.frames import Frame
 from .catalogue import Entry, Provenance, entry_of
 from .places import Folder, found, require
-
-if TYPE_CHECKING:
-    import pandas
 
 ROWS = ("all", "train")
 SYMBOLIC = ("one_hot", "codes")
@@ -77,12 +77,12 @@ def load_dataset(
     frame = read_frame(entry, path, rows=rows, symbolic=symbolic, totals=totals)
     columns = input_names(entry, symbolic, totals=totals)
     if entry.classes is None:
-        targets = frame[[entry.target]].to_numpy(np.float32)
+        targets = frame[entry.target].values.astype(np.float32).reshape(-1, 1)
     else:
         targets = _codes(entry, entry.target, frame[entry.target], entry.classes)
-    inputs = np.empty((len(frame), len(columns)), np.float32)
+    inputs = np.empty((frame.size, len(columns)), np.float32)
     for j, column in enumerate(columns):
-        inputs[:, j] = frame[column].to_numpy()
+        inputs[:, j] = frame[column].values
     return Dataset(
         entry.name, inputs, targets, columns, entry.target, entry.task, entry.classes, entry.provenance, path
     )
@@ -115,10 +115,8 @@ def read_frame(
     symbolic: str = "one_hot",
     totals: str = "keep",
     plain: Sequence[str] = (),
-) -> pandas.DataFrame:
+) -> Frame:
     """Read a table whose bytes are the ones expected, with symbolic columns but the ``plain`` ones as numbers."""
-    import pandas
-
     one_of("rows", rows, ROWS)
     one_of("symbolic", symbolic, SYMBOLIC)
     check_totals(entry, totals)
@@ -126,29 +124,28 @@ def read_frame(
         raise InvalidArgument(
             f"dataset={entry.name!r} has no training part of its publisher's, got rows={rows!r}; leave it out"
         )
-    text = {*entry.symbolic, *((entry.target,) if isinstance((entry.classes or (0,))[0], str) else ())}
-    frame = pandas.read_csv(
-        io.BytesIO(verified_csv(entry, path)),
-        dtype={name: "str" if name in text else entry.dtype for name in entry.columns},
-        nrows=entry.train_rows if rows == "train" else None,
-    )
-    if totals == "average":
-        frame = _averaged(entry, frame)
-    if not entry.symbolic:
-        return frame
-    parts = []
-    for name in frame.columns:
-        if name not in entry.symbolic or name in plain:
-            parts.append(frame[[name]])
-            continue
-        values = entry.symbolic[name]
-        codes = _codes(entry, name, frame[name], values)
-        if symbolic == "codes":
-            parts.append(pandas.DataFrame({name: codes}))
+    verified_csv(entry, path)
+    frame = read_tables(path)
+    if rows == "train" and entry.train_rows is not None:
+        frame = frame.take(np.arange(entry.train_rows))
+    columns: dict[str, Any] = {}
+    for name in frame.names:
+        values = entry.symbolic.get(name)
+        if (name == entry.target and entry.classes is not None) or (values is not None and name in plain):
+            columns[name] = frame[name]
+        elif values is None:
+            columns[name] = Cells(frame[name].numbers().astype(entry.dtype))
         else:
-            hot = (codes[:, None] == np.arange(len(values))).view(np.uint8)
-            parts.append(pandas.DataFrame(hot, columns=[f"{name}={value}" for value in values]))
-    return pandas.concat(parts, axis=1)
+            codes = _codes(entry, name, frame[name], values)
+            hot = symbolic == "one_hot"
+            columns |= (
+                {f"{name}={value}": Cells(codes == k) for k, value in enumerate(values)}
+                if hot
+                else {name: Cells(codes)}
+            )
+    if totals == "average":
+        columns = _averaged(entry, columns)
+    return Frame(tuple(columns), tuple(columns.values()), frame.size)
 
 
 def verified_csv(entry: Entry, path: Path) -> bytes:
@@ -184,21 +181,23 @@ def check_header(entry: Entry, content: bytes, where: str, remedy: str) -> None:
     raise InvalidArgument(f"{where} has other columns than {entry.name}: {count}; {remedy}")
 
 
-def _averaged(entry: Entry, frame: pandas.DataFrame) -> pandas.DataFrame:
+def _averaged(entry: Entry, columns: dict[str, Cells]) -> dict[str, Cells]:
     """Return the table with averages in the places of the columns that they replace."""
-    values = {column: frame[average.total] / frame[average.per] for column, average in entry.averages.items()}
-    return frame.assign(**values).rename(columns=_renamed(entry, "average"))
+    values = {
+        column: Cells(columns[average.total].values / columns[average.per].values)
+        for column, average in entry.averages.items()
+    }
+    names = _renamed(entry, "average")
+    return {names.get(column, column): values.get(column, cells) for column, cells in columns.items()}
 
 
 def _renamed(entry: Entry, totals: str) -> dict[str, str]:
     return {column: average.name for column, average in entry.averages.items()} if totals == "average" else {}
 
 
-def _codes(entry: Entry, name: str, column: pandas.Series, values: tuple[Any, ...]) -> np.ndarray:
+def _codes(entry: Entry, name: str, column: Cells, values: tuple[Any, ...]) -> np.ndarray:
     """Return the place of each value in the public list."""
-    import pandas
-
-    codes = np.asarray(pandas.Index(values).get_indexer(column), dtype=np.int64)
-    if (codes < 0).any():
+    codes = column.mapped(Lookup(values), np.int64)
+    if (codes >= len(values)).any():
         raise InvalidArgument(f"column {name!r} of {entry.name} holds a value that is not among its {len(values)}")
     return codes

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import InvalidArgument
+from ..tables.cells import Lookup
 from .partition import Dirichlet, Partition, quantile_groups
-from .tables import OWN, SCIKIT_LEARN, ClientTable, groups_of, labels, numbers
+from .settings import OWN, SCIKIT_LEARN
+from .tables import ClientTable, classes_in, numbers, texts
 
 
 def hold_out(
@@ -34,11 +36,11 @@ def hold_out(
             order, size = np.random.default_rng([seed, number]).permutation(count), round(share * count)
         drawn = order[: min(size, count - 1)]
         out = np.isin(unit_of, drawn)
-        kept.append(ClientTable(table.name, table.frame[~out]))
-        held.append(ClientTable(table.name, table.frame[out]))
-    if all(len(table.frame) == 0 for table in held):
+        kept.append(table.take(np.flatnonzero(~out)))
+        held.append(table.take(np.flatnonzero(out)))
+    if all(table.frame.size == 0 for table in held):
         raise InvalidArgument(f"holdout={share!r} holds out no record of any client; raise it, or leave it out")
-    return kept, [table for table in held if len(table.frame)]
+    return kept, [table for table in held if table.frame.size]
 
 
 def deal(
@@ -51,22 +53,22 @@ def deal(
     if isinstance(partition, Dirichlet):
         if group_column is not None:
             raise InvalidArgument(
-                f"partition 'dirichlet' deals records by their target, group_column={group_column!r} keeps those of an "
+                f"partition 'dirichlet' deals records by their target, group_column={group_column!r} keeps those of a "
                 "group together; leave one of them out"
             )
         if task == "classification":
-            groups = np.unique(np.asarray(labels(table, target)), return_inverse=True)[1]
+            groups = table.frame[target].mapped(Lookup(classes_in([table], target)), np.int64)
         else:
             groups = quantile_groups(numbers(table, target), partition.quantiles)
     parts = partition.parts(count, groups)
     if group_column is not None:
         parts = [np.flatnonzero(np.isin(unit_of, part)) for part in parts]
-    return [ClientTable(f"part {p + 1} of {len(parts)}", table.frame.iloc[part]) for p, part in enumerate(parts)]
+    return [table.take(part, f"part {p + 1} of {len(parts)}") for p, part in enumerate(parts)]
 
 
 def _units(table: ClientTable, group_column: str | None) -> np.ndarray:
     """Return the number of each record's unit, in the order in which they appear."""
     if group_column is None:
-        return np.arange(len(table.frame))
-    _, first, inverse = np.unique(groups_of(table, group_column), return_index=True, return_inverse=True)
+        return np.arange(table.frame.size)
+    _, first, inverse = np.unique(texts(table, group_column), return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse]

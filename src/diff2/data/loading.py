@@ -13,7 +13,8 @@ from .builtin import BuiltinSettings
 from .dealing import deal, hold_out
 from .named import DatasetSettings
 from .scaling import Encoding, choose_encoding, private_ranges
-from .tables import ClientTable, TableSettings, groups_of, read_clients
+from .settings import TableSettings
+from .tables import ClientTable, read_clients, texts
 
 DataSettings = TableSettings | DatasetSettings | BuiltinSettings
 Pair = tuple[np.ndarray, np.ndarray]  # inputs and targets
@@ -64,7 +65,7 @@ def _prepared(
     held, group = list[ClientTable](), settings.group_column
     if group is not None:
         for table in tables:
-            groups_of(table, group)  # before anything else can go wrong with a misspelt column
+            texts(table, group)  # before anything else can go wrong with a misspelt column
     if settings.holdout is not None:
         tables, held = hold_out(tables, settings.holdout, settings.holdout_seed, group, split=settings.holdout_split)
     partition, leaks = settings.dealt, tuple[str, ...]()
@@ -80,7 +81,7 @@ def _prepared(
         [table.name for table in tables],
         encoding,
         leaks + scaled,
-        None if group is None else [groups_of(table, group) for table in tables],
+        None if group is None else [texts(table, group) for table in tables],
         (np.concatenate([x for x, _ in others]), np.concatenate([y for _, y in others])) if others else None,
         _pending(settings, list(encoding.inputs)),
     )
@@ -96,10 +97,7 @@ def _pending(settings: TableSettings, names: Sequence[str]) -> Pending | None:
 
 
 def _encoded(encoding: Encoding, tables: Sequence[ClientTable], dtype: np.dtype[Any]) -> list[Pair]:
-    return [
-        (encoding.encode_inputs(t.frame, t.name, dtype), encoding.encode_targets(t.frame, t.name, dtype))
-        for t in tables
-    ]
+    return [(encoding.encode_inputs(table, dtype), encoding.encode_targets(table, dtype)) for table in tables]
 
 
 def _load_builtin(settings: BuiltinSettings) -> EncodedClients:

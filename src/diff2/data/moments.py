@@ -13,7 +13,7 @@ vectors over the records is what is released.
 At t = 0, that is from one end of the range to the other, this is 4. It is nowhere more as long as
 :math:`c^2 \le (4 - t) / (t (2 - t)^2)` for all t; the right side is smallest at :math:`t = 3 - \sqrt 5`, where it is
 :math:`\varphi^5 / 4` with the golden ratio :math:`\varphi`. So with :math:`c = \varphi^{5/2} / 2 \approx 1.665` two
-vectors are at most 2 apart in a column, :math:`2 \sqrt p` in all: **the squares cost nothing beside the values**, and a
+vectors are at most 2 apart in a column, :math:`2 \sqrt p` in all: **the squares cost nothing extra**, and a
 record of weight w moves the mean by at most :math:`2 \sqrt p\, w`, like a vector clipped to the radius
 :math:`\sqrt p`. The bound is reached by a record that moves from the lower to the upper end in all columns. A mean of
 several such vectors (a client as the unit) is in their convex hull, whose diameter is the same.

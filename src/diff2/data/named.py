@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .._validate import nearest, one_of
 from ..errors import InvalidArgument
 from .catalogue import entry_of
 from .datasets import ROWS, SYMBOLIC, check_totals, input_names, read_frame
-from .partition import Partition
 from .places import require
-from .tables import OWN, ClientTable, TableSettings, split_by_column
+from .settings import CommonSettings, TableSettings
+from .tables import ClientTable, split_by_column
 
 INDICATORS = ("keep", "scale")
 UNIT = (-1.0, 1.0)  # as bounds of an indicator: 0 stays 0 and 1 stays 1
 
 
 @dataclass(frozen=True)
-class DatasetSettings:
+class DatasetSettings(CommonSettings):
     """The ``[data]`` table of a run file that names a public table: target, task, inputs and classes are known.
 
     Args:
         dataset: its name in the catalogue.
-        clients: to how many its records are dealt in turn.
-        partition: another way to deal them, see ``partition.py``.
-        client_column: a column whose values tell clients apart; it is then no input.
-        columns: the inputs, in order; by default all but the target and what the catalogue leaves out.
-        drop: further columns to leave out.
-        bounds, scale, unscaled, scale_bounds, scale_share, target_scale, holdout, holdout_seed,
-            holdout_split: as in ``TableSettings``.
         rows: ``"train"`` takes the publisher's own training part only, where there is one.
         symbolic: columns of text as ``"one_hot"`` indicators, or as ``"codes"``: the place in a sorted public list.
         indicators: ``"keep"`` leaves columns of 0 and 1 as they are whatever ``scale`` says; ``"scale"`` treats them
@@ -39,20 +31,6 @@ class DatasetSettings:
     """
 
     dataset: str
-    clients: int | None = None
-    partition: Partition | None = None
-    client_column: str | None = None
-    columns: tuple[str, ...] | None = None
-    drop: tuple[str, ...] = ()
-    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    scale: str = "none"
-    unscaled: tuple[str, ...] = ()
-    scale_bounds: float | Mapping[str, tuple[float, float]] | None = None
-    scale_share: float | None = None
-    target_scale: str | None = None
-    holdout: float | None = None
-    holdout_seed: int = 0
-    holdout_split: str = OWN
     rows: str = "all"
     symbolic: str = "one_hot"
     indicators: str = "keep"
@@ -104,7 +82,7 @@ class DatasetSettings:
     @property
     def inputs(self) -> int:
         """How many inputs the model needs."""
-        return len(self.table().columns or ())
+        return self.table().inputs or 0
 
     @property
     def outputs(self) -> int:
@@ -118,25 +96,10 @@ class DatasetSettings:
         hot = [f"{name}={value}" for name, values in entry.symbolic.items() for value in values]
         kept = {name: UNIT for name in (*entry.indicators, *hot) if self.indicators == "keep" and name in names}
         columns = self.columns if self.columns is not None else tuple(n for n in names if n not in self.drop)
+        bounds = {name: kept[name] for name in columns if name in kept and name not in self.unscaled}
+        known = {"columns": columns, "drop": (), "bounds": {**bounds, **self.bounds}}
         return TableSettings(
-            target=entry.target,
-            task=entry.task,
-            file=entry.file,
-            clients=self.clients,
-            partition=self.partition,
-            client_column=self.client_column,
-            columns=columns,
-            bounds={name: kept[name] for name in columns if name in kept and name not in self.unscaled}
-            | dict(self.bounds),
-            scale=self.scale,
-            unscaled=self.unscaled,
-            scale_bounds=self.scale_bounds,
-            scale_share=self.scale_share,
-            target_scale=self.target_scale,
-            classes=entry.classes,
-            holdout=self.holdout,
-            holdout_seed=self.holdout_seed,
-            holdout_split=self.holdout_split,
+            **{**self.common, **known}, target=entry.target, task=entry.task, file=entry.file, classes=entry.classes
         )
 
     def read(self) -> list[ClientTable]:

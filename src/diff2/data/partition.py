@@ -1,4 +1,4 @@
-r"""To which client a record of one table goes, for experiments that need clients where there is one table.
+r"""Which client gets which record of one table, for experiments that need clients where there is one table.
 
 A partition names how many clients there are and returns, for the records or the groups of records, which of them each
 client gets; every one goes to exactly one client.
@@ -14,15 +14,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from .._validate import at_least, positive
 from ..errors import InvalidArgument
 
 ATTEMPTS = 100  # draws until every client is large enough
-Parts = list[np.ndarray]  # the numbers of each client's records, in rising order
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Parts: TypeAlias = list[np.ndarray]  # the numbers of each client's records, in rising order
 
 
 class Partition(Protocol):
@@ -51,6 +53,8 @@ class Equal:
         at_least("clients", self.clients, 1)
 
     def parts(self, count: int, groups: np.ndarray | None = None) -> Parts:
+        import numpy as np
+
         require_units(count, self.clients)
         return [np.arange(p, count, self.clients) for p in range(self.clients)]
 
@@ -98,6 +102,8 @@ class Sizes:
             raise InvalidArgument(f"sizes={list(self.sizes)!r} add up to {total:g}, not to the {count} there are")
         if min(numbers) == 0:
             raise InvalidArgument(f"sizes={list(self.sizes)!r} leave a client without a record; raise its share")
+        import numpy as np
+
         order = np.random.default_rng(self.seed).permutation(count)
         return [np.sort(part) for part in np.split(order, np.cumsum(numbers)[:-1])]
 
@@ -107,7 +113,7 @@ class Dirichlet:
     """Clients that differ in the classes (of a regression, the quantiles of the target) they hold.
 
     Args:
-        alpha: large for equal mixtures, small for few classes a client.
+        alpha: large for equal mixtures, small for few classes per client.
         seed: draws proportions and records.
         smallest: least size of a client; drawn again, up to 100 times, until all have it.
         quantiles: into how many groups the target of a regression is divided.
@@ -129,6 +135,8 @@ class Dirichlet:
 
     def parts(self, count: int, groups: np.ndarray | None = None) -> Parts:
         require_units(count, self.clients, self.smallest)
+        import numpy as np
+
         labels = np.zeros(count, dtype=np.int64) if groups is None else groups
         generator = np.random.default_rng(self.seed)
         for _ in range(ATTEMPTS):
@@ -141,6 +149,8 @@ class Dirichlet:
         )
 
     def _drawn(self, labels: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        import numpy as np
+
         client = np.empty(len(labels), dtype=np.int64)
         for label in np.unique(labels):
             rows = generator.permutation(np.flatnonzero(labels == label))
@@ -157,9 +167,12 @@ PARTITIONS: dict[str, type] = {"equal": Equal, "sizes": Sizes, "dirichlet": Diri
 def quantile_groups(values: np.ndarray, groups: int) -> np.ndarray:
     """Return for each value the number of its quantile, from 0; equal values are in one group.
 
+    >>> import numpy as np
     >>> quantile_groups(np.array([0.0, 0.0, 0.0, 1.0, 2.0, 3.0]), 3).tolist()
     [0, 0, 0, 1, 2, 2]
     """
+    import numpy as np
+
     edges = np.unique(np.quantile(values, np.arange(1, groups) / groups))
     return np.unique(np.searchsorted(edges, values, side="left"), return_inverse=True)[1]
 

@@ -1,4 +1,4 @@
-"""Where tables are looked for: the folder of ``--data-dir``, the one of DIFF2_DATA, and a cache of the user's."""
+"""Where tables are looked for: the folder of ``--data-dir``, the one of DIFF2_DATA, and the user's cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Folder = str | os.PathLike[str]
 
 
 def cache_folder() -> Path:
-    """Return the folder of this user for what was fetched, where the operating system wants it."""
+    """Return the user's cache folder for fetched tables, where the operating system puts it."""
     from platformdirs import user_cache_path
 
     return user_cache_path("diff2", appauthor=False)

@@ -34,9 +34,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import Diff2Error
+from ..tables.files import read_tables
+from ..tables.frames import Frame
 
 if TYPE_CHECKING:
-    import pandas
     import torch
 
 SITES = (1, 2, 3, 4, 5, 6)
@@ -79,11 +80,11 @@ Pair = tuple["torch.Tensor", "torch.Tensor"]
 
 @dataclass(frozen=True)
 class RandHie:
-    """Records to train on, one pair a site, and records of other people to test on."""
+    """Records to train on, one pair per site, and records of other people to test on."""
 
     clients: list[Pair]  # inputs (n_p, 25) and targets (n_p, 1), float32
     test: Pair
-    people: list[np.ndarray]  # zper of each training record, one array a site
+    people: list[np.ndarray]  # zper of each training record, one array per site
     test_people: np.ndarray
     features: tuple[str, ...] = FEATURES
 
@@ -97,28 +98,27 @@ def load() -> RandHie:
     import torch
 
     table = read_table()
-    held_out = fifth_of(table[PERSON]) == TEST_FIFTH
-    inputs, targets = scale(table), torch.from_numpy(np.log1p(table[[TARGET]].to_numpy(np.float32)))
-    people = table[PERSON].to_numpy()
+    people = table[PERSON].numbers().astype(np.int64)
+    held_out, site_of = fifth_of(people) == TEST_FIFTH, table["site"].numbers()
+    targets = torch.from_numpy(np.log1p(table[TARGET].numbers().astype(np.float32)).reshape(-1, 1))
+    inputs = scale(table)
     clients, names = [], []
     for site in SITES:
-        rows = np.flatnonzero((table["site"] == site).to_numpy() & ~held_out)
+        rows = np.flatnonzero((site_of == site) & ~held_out)
         clients.append((inputs[rows], targets[rows]))
         names.append(people[rows])
     rows = np.flatnonzero(held_out)
     return RandHie(clients, (inputs[rows], targets[rows]), names, people[rows])
 
 
-def read_table() -> pandas.DataFrame:
+def read_table() -> Frame:
     """Return the table as it was published, 45 columns."""
-    import pandas
-
     path = table_path()
-    table = pandas.read_csv(path)
-    missing = {TARGET, PERSON, "site", *RANGES} - set(table.columns)
-    if missing or len(table) != RECORDS:
+    table = read_tables(path)
+    missing = {TARGET, PERSON, "site", *RANGES} - set(table.names)
+    if missing or table.size != RECORDS:
         raise Diff2Error(
-            f"{path} is not the table of the RAND experiment: expected {RECORDS} rows, got {len(table)}, missing "
+            f"{path} is not the table of the RAND experiment: expected {RECORDS} rows, got {table.size}, missing "
             f"columns {sorted(missing)}. Reinstall it: pip install --force-reinstall statsmodels"
         )
     return table
@@ -134,22 +134,22 @@ def table_path() -> Path:
     raise Diff2Error("the demo's table is part of statsmodels, which is not installed; pip install 'diff2[demo]'")
 
 
-def scale(table: pandas.DataFrame) -> torch.Tensor:
+def scale(table: Frame) -> torch.Tensor:
     """Return the inputs, scaled by public constants alone: each within [-1, 1]."""
     import torch
 
     columns = []
     for name, (low, high) in RANGES.items():
-        values = table[name].to_numpy(np.float64)
+        values = table[name].numbers()
         scaled = (np.clip(values, low, high) - (low + high) / 2) / ((high - low) / 2)
         columns.append(np.nan_to_num(scaled, nan=0.0))
-    age = np.nan_to_num(table["xage"].to_numpy(np.float64), nan=sum(RANGES["xage"]) / 2)
+    age = np.nan_to_num(table["xage"].numbers(), nan=sum(RANGES["xage"]) / 2)
     columns += [np.exp(-np.square((age - centre) / width) / 2) for centre, width in AGES.values()]
     return torch.from_numpy(np.stack(columns, axis=1).astype(np.float32))
 
 
-def fifth_of(people: pandas.Series | np.ndarray, salt: str = "test") -> np.ndarray:
+def fifth_of(people: np.ndarray, salt: str = "test") -> np.ndarray:
     """Return a number from 0 to 4 for each person, evenly spread, that depends on the identifier alone."""
-    unique, where = np.unique(np.asarray(people), return_inverse=True)
+    unique, where = np.unique(people, return_inverse=True)
     digests = [hashlib.sha256(f"{salt}:{person}".encode()).digest() for person in unique.tolist()]
     return np.array([int.from_bytes(digest[:8], "big") % 5 for digest in digests])[where]

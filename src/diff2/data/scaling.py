@@ -11,18 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .._validate import nearest
 from ..errors import InvalidArgument, leak
-from .tables import ClientTable, TableSettings, input_columns, labels, numbers
-
-if TYPE_CHECKING:
-    import pandas
-
+from ..tables.cells import Lookup
+from .settings import TableSettings
+from .tables import ClientTable, as_table, classes_in, input_columns, numbers, require_column
 
 PUBLIC, PRIVATE = "public bounds", "public bounds, then a private release of mean and deviation"
 AS_IT_IS, FROM_DATA = "used as it is", "read off the data, a leak"
@@ -115,30 +113,27 @@ class Encoding:
         """The name of the loss that goes with the target."""
         return "squared" if self.classes is None else "cross_entropy"
 
-    def encode_inputs(
-        self, frame: pandas.DataFrame, name: str = "table", dtype: npt.DTypeLike = np.float64
-    ) -> np.ndarray:
-        """Return the inputs of a table, shape (records, columns); ``name`` is for messages."""
-        client, inputs = ClientTable(name, frame), np.empty((len(frame), len(self.inputs)), dtype)
+    def encode_inputs(self, table: Any, dtype: npt.DTypeLike = np.float64) -> np.ndarray:
+        """Return the inputs of any table, shape (records, columns)."""
+        client = as_table(table)
+        inputs = np.empty((client.frame.size, len(self.inputs)), dtype)
         for j, (column, scaling) in enumerate(self.inputs.items()):
             inputs[:, j] = scaling.encode(numbers(client, column))
         return inputs
 
-    def encode_targets(
-        self, frame: pandas.DataFrame, name: str = "table", dtype: npt.DTypeLike = np.float64
-    ) -> np.ndarray:
-        """Return the targets of a table: shape (records, 1) for a regression, class numbers (records,) otherwise."""
-        client = ClientTable(name, frame)
+    def encode_targets(self, table: Any, dtype: npt.DTypeLike = np.float64) -> np.ndarray:
+        """Return the targets of any table: shape (records, 1) for a regression, class numbers (records,) otherwise."""
+        client = as_table(table)
         if self.classes is None:
             return self._scaling().encode(numbers(client, self.target)).astype(dtype).reshape(-1, 1)
-        index = {label: i for i, label in enumerate(self.classes)}
-        try:
-            return np.array([index[label] for label in labels(client, self.target)], dtype=np.int64)
-        except (KeyError, TypeError):
+        require_column(client, self.target)
+        found = client.frame[self.target].mapped(Lookup(self.classes), np.int64)
+        if (found >= len(self.classes)).any():
             raise InvalidArgument(
-                f"target column {self.target!r} of client {name!r} holds a value that is not among the "
-                f"{len(self.classes)} classes; complete the list, and write numbers as numbers and text in quotes"
-            ) from None
+                f"target column {self.target!r} of client {client.name!r} holds a value that is not among the "
+                f"{len(self.classes)} classes; complete the list"
+            )
+        return found
 
     def decode(self, outputs: np.ndarray) -> np.ndarray:
         """Return predictions in the target's unit, or as class labels, from outputs of shape (records, outputs)."""
@@ -266,15 +261,10 @@ def _classes_leak(target: str) -> str:
 
 
 def _found_classes(target: str, tables: Sequence[ClientTable]) -> tuple[Any, ...]:
-    try:
-        found = sorted({label for table in tables for label in labels(table, target)})
-    except TypeError:
-        raise InvalidArgument(
-            f"target column {target!r} mixes numbers and text; make it one kind at the clients"
-        ) from None
+    found = classes_in(tables, target)
     if len(found) < 2:
         raise InvalidArgument(f"target column {target!r} holds one class only; there is nothing to learn")
-    return tuple(found)
+    return found
 
 
 def _listed(names: Sequence[str]) -> str:

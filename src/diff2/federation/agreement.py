@@ -20,7 +20,7 @@ from .._files import plain
 from .._validate import at_least
 from ..algorithms import ALGORITHMS, Algorithm
 from ..algorithms.named import named, without_none
-from ..data import Encoding
+from ..data.scaling import Encoding
 from ..errors import InvalidArgument
 from ..gradients import Engine, Shapes, build_engine
 from ..models.losses import resolve_loss

@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ..data import EncodedClients, Encoding, TableSettings, load_clients
-from ..data.scaling import Scaling
+from ..data.loading import EncodedClients, load_clients
+from ..data.scaling import Encoding, Scaling
+from ..data.settings import TableSettings
 from ..errors import InvalidArgument
-from ..runfile.reader import AT_SITES, FederationSettings, RunFile
+from ..runfile.data_table import AT_SITES
+from ..runfile.reader import FederationSettings, RunFile
 from .agreement import Agreement
 from .sealed.keys import SiteKeys
 from .server.job import JobSpec

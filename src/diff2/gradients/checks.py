@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from .._types import Loss
+from .._vectors import Loss
 from ..errors import InvalidArgument, UnsupportedModel
 from .probe import Shapes, made_up_inputs, made_up_targets
 from .records import Records

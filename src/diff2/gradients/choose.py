@@ -33,8 +33,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._types import Loss, Vector
 from .._validate import one_of
+from .._vectors import Loss, Vector
 from ..errors import GradientFallbackWarning, InvalidArgument
 from ..questions.question import Question
 from .checks import Findings, close, first_line, refuse_mixing_layers, require_full_precision, try_model

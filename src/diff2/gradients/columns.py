@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .._types import Loss
+from .._vectors import Loss
 from .column_passes import Pass, Passes
 from .column_terms import ColumnTerms, Fixed
 from .flat import FlatModule

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._types import Loss, Vector
+from .._vectors import Loss, Vector
 from ..models.losses import cross_entropy, squared
 from ..questions.question import Question
 from .engine import asked

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._types import Loss, Vector
+from .._vectors import Loss, Vector
 from ..errors import InvalidArgument
 from ..questions.question import Question, Smoothness
 from .flat import FlatModule

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from .._types import Vector
+from .._vectors import Vector
 from ..errors import InvalidArgument, UnsupportedModel
 
 

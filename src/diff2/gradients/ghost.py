@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._types import Loss
+from .._vectors import Loss
 from .engine import Engine
 from .flat import FlatModule
 from .recorder import Recorder

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._types import Loss
+from .._vectors import Loss
 
 
 def row_by_row(loss: Loss) -> Loss:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._types import Loss, Vector
+from .._vectors import Loss, Vector
 from ..models.losses import cross_entropy
 from .activations import Activation, activation_rule
 from .engine import Engine, Evaluation

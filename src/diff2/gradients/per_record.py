@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from .._types import Loss, Vector
+from .._vectors import Loss, Vector
 from .engine import Engine
 from .records import Records, clip_factors, zeroed
 from .sums import Total, chunk_size, product_sum

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._types import Loss
+from .._vectors import Loss
 from ..models.losses import cross_entropy
 
 PROBE = 3  # records, or groups, that are tried

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from .._types import Loss
+from .._vectors import Loss
 from .flat import FlatModule
 from .records import Records
 from .rules import RULES, Feature, Rule

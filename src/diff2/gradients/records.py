@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .._types import Vector
+from .._vectors import Vector
 
 ALIGNMENT = 64  # bytes, of memory that PyTorch gives out
 UNDERFLOW = 2.0**-110  # 2^16 times the least normal number of single precision; 2^-10 of the least squared radius

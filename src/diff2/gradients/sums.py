@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .._types import Vector
+from .._vectors import Vector
 
 BLOCK = 64  # records added up in one chain
 BUNDLE = 8  # blocks added up before the sum is rounded to the grid

@@ -1,4 +1,4 @@
-"""Losses: one number a record."""
+"""Losses: one number per record."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .._types import Loss
 from .._validate import one_of
+from .._vectors import Loss
 from ..errors import InvalidArgument, unusable
 
 

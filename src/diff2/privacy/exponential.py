@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from .discrete_gaussian import exp_bounds
 from .mechanism import Mechanism
 from .noise import NoiseSource
 from .release import EXPONENTIAL, Release
+
+if TYPE_CHECKING:
+    import numpy as np
 
 RATE_BITS = 40  # a is a whole number of 2^-40
 _WORD = 64
@@ -39,6 +40,7 @@ _WORD = 64
 def choose(source: NoiseSource, scores: np.ndarray, rate: int, *label: object) -> int:
     r"""Return the place of a candidate, drawn with probability proportional to :math:`\exp(rate\, 2^{-40} s_i)`.
 
+    >>> import numpy as np
     >>> choose(NoiseSource.from_seed(1), np.array([0, 100, 3]), 2**40, "tree", 0)
     1
     """
@@ -99,6 +101,8 @@ def _below_exp(source: NoiseSource, numerator: int, *label: object) -> bool:
     r"""Return True with probability :math:`\exp(-numerator\, 2^{-40})`, exactly."""
     if numerator == 0:
         return True
+    from .discrete_gaussian import exp_bounds
+
     precision = _WORD
     while True:
         drawn = int.from_bytes(source.bytes(precision // 8, *label, "exp"), "big")

@@ -16,16 +16,16 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import BudgetExceeded, InvalidArgument, LedgerError
 from .discrete import MOST_DRAWS, SCALE
-from .discrete_gaussian import discrete_gaussian
 from .ledger import Ledger
 from .noise import NoiseSource
 from .release import GAUSSIAN, NONE, POISSON, REPLACE_ONE, ZERO, Release, tree_nodes
+
+if TYPE_CHECKING:
+    import numpy as np  # imported by what draws noise; a plan needs none
 
 UNIT_OF_ROUNDING = 2.0**-53
 MOST_STEPS = 2.0**61  # of a value; noise and sums then stay within 64 bits, but for a probability below exp(-2^50)
@@ -102,6 +102,8 @@ class Mechanism:
         if release.leaves:
             self._require_next_leaf(release)
         if release.mechanism == ZERO:
+            import numpy as np
+
             return self._recorded(Released(np.zeros(release.dimension), release, 0.0))
         return self._noised(mean, release, grid)
 
@@ -114,6 +116,8 @@ class Mechanism:
         if release.leaves:
             noise = self._leaf_noise(release, steps, mean.asked)
         else:
+            from .discrete_gaussian import discrete_gaussian
+
             digest = self.noise.digest(steps.data, mean.asked)
             noise = discrete_gaussian(self.noise, release.dimension, "noise", *release.label, digest)
         return self._recorded(Released((steps + noise) * grid, release, release.noise_std**2))
@@ -216,6 +220,8 @@ def rounding_of(mean: BoundedMean) -> float:
 
 def whole_steps(value: np.ndarray, grid: float) -> np.ndarray:
     """Return a value as whole numbers of grid steps."""
+    import numpy as np
+
     return np.rint(value / grid).astype(np.int64)
 
 
@@ -227,6 +233,10 @@ def leaf_noise(
     Args:
         digests: for each leaf up to this one what tells the noise of a node that ends with it.
     """
+    import numpy as np
+
+    from .discrete_gaussian import discrete_gaussian
+
     before, after = tree_nodes(leaf), tree_nodes(leaf + 1)
     total = np.zeros(dimension, dtype=np.int64)
     for sign, nodes in ((1, set(after) - set(before)), (-1, set(before) - set(after))):

@@ -19,7 +19,7 @@ from .._vectors import distance
 from ..errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from .._types import Vector
+    from .._vectors import Vector
 
 GRADIENT, DIFFERENCE = "gradient", "difference"  # kinds of questions; also purposes: sigma_1 and sigma_2 of the paper
 LOCAL = "local"  # purpose of a release of a local step; sigma_3

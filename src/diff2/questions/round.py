@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from .._types import Vector
+from .._vectors import Vector
 from ..errors import InvalidArgument, LedgerError
 from ..privacy.mechanism import BoundedMean, Mechanism, combined
 from ..privacy.release import Release

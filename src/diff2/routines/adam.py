@@ -21,9 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._types import Vector
 from .._validate import positive
-from .._vectors import moved, norm, zeros
+from .._vectors import Vector, moved, norm, zeros
 from ..errors import InvalidArgument
 from ..questions import Estimate, Round
 from .base import PostProcessing, fraction

@@ -17,8 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._types import Vector
-from .._vectors import zeros
+from .._vectors import Vector, zeros
 from ..errors import InvalidArgument
 from ..questions import Estimate, Population, Question, Round
 from .base import Routine, fraction

@@ -11,7 +11,7 @@ from dataclasses import is_dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
-from .._types import Vector
+from .._vectors import Vector
 from ..errors import InvalidArgument
 from ..questions import Estimate, Population, Question, Round
 

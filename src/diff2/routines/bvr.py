@@ -21,9 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._types import Vector
 from .._validate import at_least, one_of, positive
-from .._vectors import moved
+from .._vectors import Vector, moved
 from ..errors import InvalidArgument
 from ..questions import LOCAL, Batch, Estimate, Population, Question, Round, Smoothness
 from .base import Routine

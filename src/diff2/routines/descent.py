@@ -15,9 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._types import Vector
 from .._validate import positive
-from .._vectors import moved, norm
+from .._vectors import Vector, moved, norm
 from ..questions import Estimate, Round
 from .base import PostProcessing
 from .schedule import check_schedule, scheduled

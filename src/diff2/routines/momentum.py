@@ -19,8 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._types import Vector
-from .._vectors import moved, zeros
+from .._vectors import Vector, moved, zeros
 from ..questions import Estimate, Round
 from .base import PostProcessing, fraction
 from .schedule import check_schedule, scheduled

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .._types import Vector
 from .._validate import nearest, one_of
+from .._vectors import Vector
 from ..errors import InvalidArgument
 from ..questions import Estimate, Round
 from .base import PostProcessing

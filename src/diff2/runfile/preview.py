@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 from ..algorithms import DPGD, Algorithm, Diff2
-from ..data import BuiltinSettings, DatasetSettings, TableSettings
 from ..errors import InvalidArgument
 from ..planning import Plan, plan
 from ..planning.prediction import TYPICAL_RHO, NoisePrediction, cycle_growth, predict_noise
@@ -102,8 +101,7 @@ def preview(
     opening_share = None
     if run is not None:
         given = {"epsilon": run.privacy.epsilon, "delta": run.privacy.delta, **given}
-        if isinstance(run.data, TableSettings | DatasetSettings):
-            opening_share = run.data.opening_share
+        opening_share = None if run.data is None else run.data.opening_share
     budget = Budget(given.pop("epsilon"), given.pop("delta"))
     algorithm = _algorithm(run, given)
     noise = plan(algorithm, budget, client_sizes, protection, opening_share=opening_share)
@@ -155,10 +153,7 @@ def _typical_lengths(algorithm: Diff2) -> list[float]:
 def _dimension(run: RunFile) -> int | None:
     """Return the number of parameters of the run's model, where the file says how many inputs and outputs there are."""
     data = run.data
-    if isinstance(data, BuiltinSettings | DatasetSettings):
-        widths = [data.inputs, *run.model.hidden, data.outputs]
-        return sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(widths))
-    if data is None or data.columns is None or (data.task == "classification" and data.classes is None):
+    if data is None or data.inputs is None or data.outputs is None:
         return None
-    widths = [len(data.columns), *run.model.hidden, 1 if data.classes is None else len(data.classes)]
+    widths = [data.inputs, *run.model.hidden, data.outputs]
     return sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(widths))

@@ -11,18 +11,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._fields import from_table
 from .._files import read_toml
 from .._validate import at_least, nearest, one_of, positive
 from ..algorithms import ALGORITHMS, Algorithm
 from ..algorithms.named import named
-from ..data import BuiltinSettings, DatasetSettings, DataSettings, TableSettings
-from ..data.partition import PARTITIONS
-from ..data.places import DATA_VARIABLE
 from ..errors import InvalidArgument
 from ..models.mlp import ACTIVATIONS
 from ..privacy import Budget
@@ -34,10 +31,12 @@ from ..training import OUTPUTS
 
 TABLES = ("data", "model", "algorithm", "routine", "privacy", "run", "federation")
 OF_EXPERIMENTS = {"compare": "diff2 compare"} | dict.fromkeys(("tune", "halving", "published"), "diff2 reproduce")
-AT_SITES = "(at the sites)"  # stands for the file where a run file of a federation names none
 DTYPES = ("float32", "float64")
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+if TYPE_CHECKING:
+    from ..data.loading import DataSettings
 
 T = TypeVar("T")
 
@@ -187,8 +186,7 @@ def read_run_file(path: str | os.PathLike[str], data_dir: str | os.PathLike[str]
     Tables with relative names are looked up in the folder of the run file, then in ``data_dir``, then in the folder
     that the environment variable DIFF2_DATA names.
     """
-    folders = data_folders(path, data_dir)
-    return parse_tables(path, TABLES, lambda content: _run_file(Path(path), content, folders))
+    return parse_tables(path, TABLES, lambda content: _run_file(Path(path), content, data_dir))
 
 
 def parse_tables(path: str | os.PathLike[str], tables: Sequence[str], parse: Callable[[Mapping[str, Any]], T]) -> T:
@@ -199,11 +197,6 @@ def parse_tables(path: str | os.PathLike[str], tables: Sequence[str], parse: Cal
         return parse(content)
     except InvalidArgument as error:
         raise type(error)(f"{path}: {error}") from None
-
-
-def data_folders(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None) -> list[Path]:
-    """Return where tables are looked up: beside the file, in ``data_dir``, in the folder of the environment."""
-    return [Path(path).parent, *(Path(folder) for folder in (data_dir, os.environ.get(DATA_VARIABLE)) if folder)]
 
 
 def required_table(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -223,29 +216,6 @@ def common_settings(content: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def data_settings(table: Mapping[str, Any], folders: list[Path], *, at_sites: bool = False) -> DataSettings:
-    """Return ``[data]``; files are looked up in the folders, in this order."""
-    sources = [key for key in ("dataset", "builtin", "file", "files") if key in table]
-    if at_sites and not sources:
-        return from_table(TableSettings, "data", {**table, "file": AT_SITES})
-    if len(sources) > 1 and sources != ["file", "files"]:
-        raise InvalidArgument(f"[data] has both {sources[0]} and {sources[1]}; leave one of them out")
-    given: dict[str, Any] = {}
-    if "partition" in table and "builtin" not in table:
-        table = dict(table)
-        wanted = table.pop("partition")
-        if not isinstance(wanted, dict):
-            raise InvalidArgument(f"[data] expected partition = {{ name = {wanted!r}, ... }}, got {wanted!r}")
-        given["partition"] = named("data.partition", wanted, PARTITIONS)
-    if "builtin" in table:
-        return from_table(BuiltinSettings, "data", table)
-    if "dataset" in table:
-        return from_table(DatasetSettings, "data", table, folders=tuple(str(f) for f in folders), **given)
-    settings = from_table(TableSettings, "data", table, **given)
-    files = tuple(_found(file, folders) for file in settings.files)
-    return replace(settings, files=files, file=None if settings.file is None else _found(settings.file, folders))
-
-
 def _check_tables(content: Mapping[str, Any], tables: Sequence[str]) -> None:
     for name, table in content.items():
         if name in OF_EXPERIMENTS and name not in tables:
@@ -257,20 +227,19 @@ def _check_tables(content: Mapping[str, Any], tables: Sequence[str]) -> None:
             raise InvalidArgument(f"expected [{name}] to be a table, got {name} = {table!r}")
 
 
-def _run_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -> RunFile:
+def _run_file(path: Path, content: Mapping[str, Any], data_dir: str | os.PathLike[str] | None) -> RunFile:
+    data = None
+    if "data" in content:
+        from .data_table import data_folders, data_settings  # a plan may need neither tables nor numpy
+
+        data = data_settings(content["data"], data_folders(path, data_dir), at_sites="federation" in content)
     routine = named("routine", required_table(content, "routine"), ROUTINES)
     federation = content.get("federation")
     return RunFile(
         path=path,
         text=path.read_text(encoding="utf-8"),
-        data=data_settings(content["data"], folders, at_sites=federation is not None) if "data" in content else None,
+        data=data,
         federation=None if federation is None else from_table(FederationSettings, "federation", federation),
         algorithm=named("algorithm", required_table(content, "algorithm"), ALGORITHMS, routine=routine),
         **common_settings(content),
     )
-
-
-def _found(file: str, folders: list[Path]) -> str:
-    """Return the first place where a table is; where it is nowhere, the first where it could have been."""
-    places = [folder / file for folder in folders]
-    return str(next((place for place in places if place.is_file()), places[0]))

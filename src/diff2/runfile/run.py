@@ -5,24 +5,23 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from .._files import read_json
-from ..data import EncodedClients, Encoding, load_clients
-from ..data.scaling import described_columns
+from ..data.loading import EncodedClients, load_clients
+from ..data.scaling import Encoding, described_columns
 from ..errors import CheckpointError, InvalidArgument
 from ..models.mlp import mlp
-from ..training.build import Compute, prepare
+from ..training.arguments import Compute
+from ..training.build import prepare
 from ..training.result import TrainResult
-from .reader import AT_SITES, ModelSettings, RunFile, RunSettings, portable
+from .data_table import AT_SITES
+from .reader import ModelSettings, RunFile, RunSettings, portable
 from .scaling import PrivateScaling, scaled_encoding
-
-if TYPE_CHECKING:
-    import pandas
 
 FILES = ("model.pt", "ledger.jsonl", "result.json", "history.csv", "checkpoint.pt")
 
@@ -48,7 +47,7 @@ def train_run_file(
     """Train what the run file describes and write model, ledger, result, history and checkpoint to ``directory``.
 
     Args:
-        resume: take up a run that was killed; without it a directory that holds anything is refused.
+        resume: resume a run that was interrupted; without it a directory that holds anything is refused.
         seed: instead of the file's ``seed``; the run is then *not private*.
         sign_with: a key to sign the ledger with, instead of the file's.
         progress: show a bar; by default where standard error is a terminal.
@@ -106,11 +105,11 @@ class SavedModel(NamedTuple):
     model: nn.Module
     encoding: Encoding
 
-    def predict(self, frame: pandas.DataFrame) -> np.ndarray:
-        """Return a prediction for each row, in the unit of the target or as a class label."""
+    def predict(self, table: Any) -> np.ndarray:
+        """Return a prediction for each row of any table, in the unit of the target or as a class label."""
         dtype = next(self.model.parameters()).dtype
         with torch.no_grad():
-            outputs = self.model(torch.as_tensor(self.encoding.encode_inputs(frame), dtype=dtype))
+            outputs = self.model(torch.as_tensor(self.encoding.encode_inputs(table), dtype=dtype))
         return self.encoding.decode(outputs.numpy())
 
 

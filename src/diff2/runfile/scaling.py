@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from ..data import EncodedClients, Encoding
+from ..data.loading import EncodedClients
 from ..data.moments import SQUARES, Standard, radius, standard_of, vector_sum
+from ..data.scaling import Encoding
 from ..planning.plan import opening_release
 from ..privacy import BoundedMean
 from ..questions import Population

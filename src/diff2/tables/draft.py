@@ -12,7 +12,7 @@ from .._validate import nearest, one_of
 from ..errors import InvalidArgument, leak
 from .cell_column import Cells
 from .cells import FALSE, MISSING, TRUE, category_key, days, number
-from .files import FileFormat
+from .file_format import FileFormat
 from .frames import as_frame
 from .kinds import DATA, LARGEST, TARGETS, Category, Classes, Column, Counts, Date, Flag, Number, Regression, Target
 from .schema import Schema

@@ -5,7 +5,7 @@ its end, further cells of a line with too many are not looked at. So no record c
 
 What can be wrong with a file is found in its header and in its bytes: a wrong delimiter, a wrong encoding, a mark of
 another encoding at its start. Undecodable bytes are the one thing within records that refuses a file, with one fixed
-text: it is then no table in the declared encoding at all.
+text: it is then no table in the declared encoding at all. Sites of a federation read such bytes as well.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
+import sys
+import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
@@ -22,12 +23,14 @@ from typing import Any, TextIO
 
 from ..errors import InvalidArgument
 from .cell_column import Cells, objects
+from .file_format import FileFormat
 from .frames import Frame, as_frame, concatenated
 from .problems import Problems
 
 PARQUET = (".parquet", ".pq")
 BLOCK = 1 << 24  # bytes that pyarrow reads at a time
 DELIMITERS = {",": "','", ";": "';'", "\t": "'\\t' (a tab)", "|": "'|'"}
+WHERE = "--{0}, or {0} in [file] of a schema, or in [data.format] of a run file"
 MARKS = {  # the longer ones first, for one begins with another
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -37,40 +40,21 @@ MARKS = {  # the longer ones first, for one begins with another
 }
 
 
-@dataclass(frozen=True)
-class FileFormat:
-    """How CSV files are written."""
+def read_tables(
+    paths: str | PathLike[str] | Sequence[str | PathLike[str]],
+    format: FileFormat | None = None,
+    *,
+    undecodable: str = "strict",
+) -> Frame:
+    """Read one file, or several with the same columns; the problems of all of them are reported at once.
 
-    delimiter: str = ","
-    encoding: str = "utf-8"
-    decimal: str = "."
-
-    def __post_init__(self) -> None:
-        if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
-            raise InvalidArgument(f"expected delimiter to be one character, got delimiter={self.delimiter!r}")
-        if self.decimal not in (".", ",") or self.decimal == self.delimiter:
-            raise InvalidArgument(
-                f"expected decimal to be '.' or ',' and not the delimiter, got decimal={self.decimal!r}"
-            )
-        try:
-            codecs.lookup(self.encoding)
-        except LookupError:
-            raise InvalidArgument(
-                f"unknown encoding {self.encoding!r}; usual ones are utf-8, latin-1, cp1252 and utf-16"
-            ) from None
-
-    @property
-    def codec(self) -> str:
-        """The encoding, which takes a mark at the start of the file for what it is."""
-        return "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
-
-
-def read_tables(paths: str | PathLike[str] | Sequence[str | PathLike[str]], format: FileFormat | None = None) -> Frame:
-    """Read one file, or several with the same columns; the problems of all of them are reported at once."""
+    Args:
+        undecodable: ``"strict"`` refuses a file with bytes that are no text, ``"replace"`` reads a mark in their place.
+    """
     one = isinstance(paths, str | PathLike)
     files = [Path(paths)] if one else [Path(path) for path in paths]  # type: ignore[arg-type, union-attr]
     problems = Problems(str(files[0]) if len(files) == 1 else "the files")
-    frames = [_read(path, format or FileFormat(), problems) for path in files]
+    frames = [_read(path, format or FileFormat(), undecodable, problems) for path in files]
     first = frames[0].names if frames and frames[0] is not None else ()
     for path, frame in zip(files, frames, strict=True):
         if frame is not None and first and set(frame.names) != set(first):
@@ -87,7 +71,7 @@ def _ordered(frame: Frame, names: tuple[str, ...]) -> Frame:
     return frame if frame.names == names else Frame(names, tuple(frame[name] for name in names), frame.size)
 
 
-def _read(path: Path, format: FileFormat, problems: Problems) -> Frame | None:
+def _read(path: Path, format: FileFormat, undecodable: str, problems: Problems) -> Frame | None:
     """Return what is in a file, or None where a problem was noted."""
     if not path.is_file():
         problems.add(str(path), "is no file", "check the name")
@@ -100,11 +84,11 @@ def _read(path: Path, format: FileFormat, problems: Problems) -> Frame | None:
         try:
             names = header_names(path, format, problems)
             if len(problems.lines) == before:
-                frame = _by_arrow(path, format, names) or _by_csv_module(path, format, names)
+                frame = _by_arrow(path, format, names) or _by_csv_module(path, format, names, undecodable)
         except UnicodeError:
-            remedy = "name its encoding, say latin-1, cp1252 or utf-16 (--encoding, or encoding in [file])"
+            remedy = f"name its encoding, say latin-1, cp1252 or utf-16 ({WHERE.format('encoding')})"
             problems.add(str(path), f"is no text in the encoding {format.encoding}", remedy)
-        except (csv.Error, EOFError, OSError):  # the error's own text may quote a record
+        except (csv.Error, EOFError, OSError, zlib.error):  # the error's own text may quote a record
             problems.add(str(path), "is no readable CSV or CSV.gz table", "check the file; write it anew")
     _note_twice(path, () if frame is None else frame.names, problems)
     return frame
@@ -139,7 +123,7 @@ def header_names(path: Path, format: FileFormat, problems: Problems) -> tuple[st
     if encoding not in (None, codecs.lookup(format.encoding).name.replace("-sig", "")):
         problems.add(
             str(path), f"begins with the mark of {encoding}, not of {format.encoding}",
-            f"set the encoding to {encoding} (--encoding, or encoding in [file])",
+            f"set the encoding to {encoding} ({WHERE.format('encoding')})",
         )  # fmt: skip
         return ()
     with opened_text(path, format) as file:
@@ -151,7 +135,7 @@ def header_names(path: Path, format: FileFormat, problems: Problems) -> tuple[st
             if other in names[0] and other != format.delimiter:
                 problems.add(
                     str(path), f"has one column only, whose name holds {spelled}",
-                    f"set the delimiter to {spelled} (--delimiter, or delimiter in [file])",
+                    f"set the delimiter to {spelled} ({WHERE.format('delimiter')})",
                 )  # fmt: skip
                 break
     return names
@@ -180,9 +164,9 @@ def _by_arrow(path: Path, format: FileFormat, names: tuple[str, ...]) -> Frame |
     return Frame(names, tuple(Cells(column) for column in table.columns), table.num_rows)
 
 
-def _by_csv_module(path: Path, format: FileFormat, names: tuple[str, ...]) -> Frame:
+def _by_csv_module(path: Path, format: FileFormat, names: tuple[str, ...], undecodable: str = "strict") -> Frame:
     width = len(names)
-    with opened_text(path, format) as file:
+    with opened_text(path, format, undecodable) as file:
         lines = csv_lines(file, format)
         next(lines)
         records = [line[:width] for line in lines]
@@ -192,7 +176,8 @@ def _by_csv_module(path: Path, format: FileFormat, names: tuple[str, ...]) -> Fr
 
 
 def csv_lines(file: TextIO, format: FileFormat) -> Iterator[list[str]]:
-    """Yield the lines that are not empty."""
+    """Yield the lines that are not empty; a cell may have any length."""
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     return (line for line in csv.reader(file, delimiter=format.delimiter) if line)
 
 
@@ -200,6 +185,6 @@ def _opened(path: Path) -> Any:
     return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
 
 
-def opened_text(path: Path, format: FileFormat) -> Any:
+def opened_text(path: Path, format: FileFormat, undecodable: str = "strict") -> Any:
     opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
-    return opener(path, "rt", encoding=format.codec, newline="")
+    return opener(path, "rt", encoding=format.codec, errors=undecodable, newline="")

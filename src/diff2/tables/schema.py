@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from .._validate import nearest
-from .files import FileFormat
+from .file_format import FileFormat
 from .kinds import (
     DATA,
     GIVEN,

@@ -15,7 +15,7 @@ from typing import Any
 from .._files import read_toml
 from .._validate import nearest
 from ..errors import InvalidArgument
-from .files import FileFormat
+from .file_format import FileFormat
 from .kinds import COLUMNS, DATA, GIVEN, TARGETS, Column, Target
 from .problems import Problems
 from .schema import Schema

@@ -1,8 +1,8 @@
 """The directory of a run: where its noise, its ledger and its checkpoint come from, for a new run or a resumed one.
 
 A checkpoint of an unfinished run holds the key of its noise, so the file is readable by its owner alone, and the key is
-wiped when the run is complete. Resuming with other settings, or with other records, is refused: what comes out
-differently would be released, and paid for, a second time, and what comes out the same would say that it did.
+wiped when the run is complete. Resuming with other settings, or with other records, is refused: a value that differs
+would be released, and paid for, a second time, and one that does not would tell that it is the same.
 
 The order on disk: the checkpoint with the key comes first, then the ledger, then ledger lines, then values. A run that
 is killed anywhere in between can be resumed, and releases nothing twice.
@@ -62,7 +62,7 @@ class RunDirectory:
             header: describes the run for the ledger.
             settings: whatever else must be the same for a run to be resumed.
             seed: None takes the noise from the operating system.
-            resume: take up the run in ``path``, or start it if there is none.
+            resume: resume the run in ``path``, or start it if there is none.
             signer: signs the ledger when the run is complete.
         """
         if signer is not None and path is None:
@@ -187,7 +187,7 @@ def records_tag(key: bytes, clients: Sequence[Iterable[torch.Tensor]]) -> bytes:
 
 
 def _lasting(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a header must be the same when a run is resumed: not when, by what and from which text."""
+    """Return the part of a header that stays the same when a run is resumed: all except time, version and run file."""
     return {name: value for name, value in header.items() if name not in ("time", "version", "run_file")}
 
 

@@ -15,8 +15,7 @@ from torch import nn
 
 from .._numbers import epsilon_text
 from .._progress import progress_bar
-from .._types import Vector
-from .._vectors import distance, norm
+from .._vectors import Vector, distance, norm
 from ..errors import Diff2Error
 from ..gradients import Engine, FlatModule
 from ..planning import Plan

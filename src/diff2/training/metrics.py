@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._types import Loss, Vector
+from .._vectors import Loss, Vector
 from ..cohorts import Client, LocalCohort, PerClientCohort
 from ..gradients import Engine, FeatureCache, Records, row_by_row
 from ..models.losses import cross_entropy
@@ -51,7 +51,7 @@ class ExactMetrics:
         self._cache = FeatureCache()  # the held-out records as the engine likes them
 
     def __call__(self, round: int, params: Vector) -> dict[str, float]:
-        """Return the metrics at ``params``, or nothing where it is not this round's turn."""
+        """Return the metrics at ``params``, or nothing in rounds without metrics."""
         if round % self._every:
             return {}
         evaluation = None

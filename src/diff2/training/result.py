@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from .._files import write_json
-from .._types import Vector
+from .._vectors import Vector
 from ..planning.plan import Plan
 from ..privacy import Ledger
-
-if TYPE_CHECKING:
-    import pandas
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TrainResult:
 
     model: nn.Module
     params: Vector  # of the model, as one vector
-    history: pandas.DataFrame  # one row per round: what was released, and timings
+    history: dict[str, np.ndarray]  # by column, one entry per round: what was released, and timings
     ledger: Ledger
     plan: Plan
     engine: str  # how gradients were computed
@@ -54,7 +54,7 @@ class TrainResult:
             "sigma_1": plan.sigma_1,
             "sigma_2": plan.sigma_2,
             "sigma_3": plan.sigma_3,
-            "rounds": len(history),
+            "rounds": len(history["round"]),
             "parameters": self.params.numel(),
             "engine": self.engine,
             "seconds": float(history["seconds"].sum()),
@@ -70,7 +70,11 @@ class TrainResult:
         target.mkdir(parents=True, exist_ok=True)
         torch.save(self.model.state_dict(), target / "model.pt")
         write_json(target / "result.json", {**self.summary(), **(more or {})})
-        self.history.to_csv(target / "history.csv", index=False)
+        with (target / "history.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(self.history)
+            for row in zip(*(column.tolist() for column in self.history.values()), strict=True):
+                writer.writerow("" if cell != cell else cell for cell in row)  # NaN: not measured in this round
         return target
 
 
@@ -83,12 +87,11 @@ def model_digest(model: nn.Module | Mapping[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-def history_table(rows: list[dict[str, Any]], ledger: Ledger) -> pandas.DataFrame:
-    """Return the rounds as a table, with what was released after each, which is no guarantee."""
-    import pandas
-
-    table = pandas.DataFrame(rows)
-    if len(table):
-        path = ledger.epsilon_path(list(table["round"]))
-        table.insert(table.columns.get_loc("multiplier") + 1, "released_epsilon", path)
-    return table
+def history_table(rows: list[dict[str, Any]], ledger: Ledger) -> dict[str, np.ndarray]:
+    """Return the rounds by column, with what was released after each, which is no guarantee."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
+    if rows:
+        names.insert(names.index("multiplier") + 1, "released_epsilon")
+        table["released_epsilon"] = np.array(ledger.epsilon_path(table["round"].tolist()))
+    return {name: table[name] for name in names}

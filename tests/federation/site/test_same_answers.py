@@ -21,13 +21,16 @@ from hypothesis import strategies as st
 
 from diff2 import Batch
 from diff2._files import plain
+from diff2.cohorts import Client
 from diff2.data.scaling import Encoding, Scaling
 from diff2.federation.sealed.keys import SiteKeys
-from diff2.federation.site.clamped import UNBOUNDED, Clamped, group_numbers
+from diff2.federation.site.clamped import UNBOUNDED, Clamped
 from diff2.federation.site.policy import read_site_file
+from diff2.federation.site.records import group_numbers
 from diff2.federation.site.site import site_from_file
 from diff2.federation.wire.messages import Message, read, write
 from diff2.federation.wire.request import ANSWER, CLOSE, DESCRIBE, OPEN
+from diff2.tables.frames import as_frame
 from federated import NAMES, agreement_of, difference, gradient, lines, own_noise, request
 
 NUMBERS = Encoding(
@@ -255,8 +258,10 @@ def test_no_table_of_a_sites_own_function_is_refused(rows, encoding):
         {name: pandas.Series(cells, dtype=object) for name, cells in zip("abyz", zip(*rows, strict=True), strict=True)}
     )
     for table in (frame, frame.infer_objects()):
-        within(encoding, *Clamped(encoding).table({name: table[name] for name in table}))
-        assert len(group_numbers(table["z"], len(rows))) == len(rows)
+        cells = as_frame(table)
+        inputs, targets = Clamped(encoding).table({name: cells[name] for name in table})
+        within(encoding, inputs, targets)
+        assert len(group_numbers(cells["z"], Client(inputs, targets))) == len(rows)
 
 
 @settings(max_examples=200, deadline=None)
@@ -284,7 +289,6 @@ def within(encoding, inputs, targets):
 
 
 def test_unknown_classes_become_other_or_the_first_one():
-    frame = {"a": pandas.Series(["1"] * 5), "b": pandas.Series(["1"] * 5)}
     for classes, cells, expected in (
         (("no", "yes", 3), ["yes", "3.0", "maybe", "", "no"], [1, 2, 0, 0, 0]),
         (("A", "other", "B"), ["A", "B", "B20", "nan", "other"], [0, 2, 1, 1, 1]),
@@ -292,13 +296,15 @@ def test_unknown_classes_become_other_or_the_first_one():
         (("1", "01", 1.5), ["1", "01", "1.5", "1.50", "2"], [0, 1, 2, 2, 0]),
     ):
         clamped = Clamped(replace(CLASSES, classes=classes))
-        assert clamped.table({**frame, "z": pandas.Series(cells)})[1].tolist() == expected
+        frame = as_frame({"a": ["1"] * 5, "b": ["1"] * 5, "z": cells})
+        assert clamped.table({name: frame[name] for name in "abz"})[1].tolist() == expected
 
 
 def test_what_was_changed_is_noted_for_the_site_alone():
     clamped = Clamped(NUMBERS)
     columns = {"a": ["-3", "50", "x", "101"], "b": ["0", "", "0", "0"], "y": ["5", "5", "40", "5"]}
-    inputs, targets = clamped.table({name: pandas.Series(cells) for name, cells in columns.items()})
+    frame = as_frame(columns)
+    inputs, targets = clamped.table({name: frame[name] for name in columns})
     assert inputs.tolist() == [[-1.0, 0.0], [0.0, 0.5], [0.0, 0.0], [1.0, 0.0]]
     assert targets.flatten().tolist() == [0.25, 0.25, 1.0, 0.25]
     assert clamped.notes == [

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..._types import Vector
+from ..._vectors import Vector
 from ...training.loop import Training
 from ..faults import BadAnswer
 from ..own_noise.cohort import OwnNoiseCohort

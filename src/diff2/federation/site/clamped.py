@@ -1,56 +1,26 @@
 """Records as agreed, whatever a table holds: numbers within their range, classes of the list. No value raises.
 
-A number outside of its agreed range is clamped to it; what is no number becomes the agreed stand-in; what is no class
-of the list becomes the class ``"other"``, or the first one where the list has none. So whether a site can answer
+A number outside of its agreed range is clamped to it; what is no finite number becomes the agreed stand-in; what is no
+class of the list becomes the class ``"other"``, or the first one where the list has none. So whether a site can answer
 depends on the header of its table, or the shape of its arrays, and on the number of records, which is public: never on
 what a record says. What had to be changed is counted for the site's own log.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
 import math
-import sys
-import zlib
 from collections.abc import Mapping
-from decimal import Decimal
-from numbers import Real
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...data.scaling import Encoding, Scaling
-from ...data.tables import PARQUET, read_table
 from ...errors import InvalidArgument
-
-if TYPE_CHECKING:
-    import pandas
+from ...tables.cell_column import Cells
+from ...tables.cells import Lookup
 
 UNBOUNDED = 1e12  # the range of an encoded column without bounds, which only runs on one machine have
 OTHER = "other"
-
-
-def read_cells(path: Path) -> pandas.DataFrame:
-    """Read a table; the cells of a CSV file stay text. A record is a row, with as many cells as the header."""
-    import pandas
-
-    if path.suffix.lower() in PARQUET:
-        return read_table(str(path))
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-    open_text: Any = gzip.open if path.suffix.lower() == ".gz" else open
-    try:
-        with open_text(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
-            header, *rows = [row for row in csv.reader(file) if row] or [[]]
-    except FileNotFoundError:
-        raise InvalidArgument(f"no file at {path}") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise InvalidArgument(f"{path} is not a readable CSV or CSV.gz table ({type(error).__name__})") from None
-    if not header or len(set(header)) < len(header):
-        raise InvalidArgument(f"expected the first line of {path} to be different column names")
-    columns = {name: [row[j] if j < len(row) else "" for row in rows] for j, name in enumerate(header)}
-    return pandas.DataFrame(columns, dtype=object)
 
 
 class Clamped:
@@ -60,12 +30,12 @@ class Clamped:
         self._encoding = encoding
         self.notes: list[str] = []  # counts, for the site alone
 
-    def table(self, columns: Mapping[str, pandas.Series]) -> tuple[np.ndarray, np.ndarray]:
+    def table(self, columns: Mapping[str, Cells]) -> tuple[np.ndarray, np.ndarray]:
         """Return inputs and targets from raw columns, by their agreed names."""
         encoding = self._encoding
-        inputs = [self._scaled(name, scaling, _numbers(columns[name])) for name, scaling in encoding.inputs.items()]
+        inputs = [self._scaled(name, scaling, columns[name].numbers()) for name, scaling in encoding.inputs.items()]
         cells = columns[encoding.target]
-        targets = self._target(_numbers(cells)) if encoding.classes is None else self._classes(cells)
+        targets = self._target(cells.numbers()) if encoding.classes is None else self._classes(cells)
         return np.stack(inputs, axis=1), targets
 
     def arrays(self, inputs: Any, targets: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -76,10 +46,10 @@ class Clamped:
         if y.shape not in ((len(x),), (len(x), 1)):
             raise InvalidArgument(f"expected one target for each of the {len(x)} inputs, got shape {y.shape}")
         columns = [
-            self._within(name, self._encoding.inputs[name], _numbers(x[:, j]))
+            self._within(name, self._encoding.inputs[name], Cells(x[:, j]).numbers())
             for j, name in enumerate(names)
         ]  # fmt: skip
-        found, y = np.stack(columns, axis=1), _numbers(y.reshape(-1))
+        found, y = np.stack(columns, axis=1), Cells(y.reshape(-1)).numbers()
         if self._encoding.classes is not None:
             unknown = ~np.isin(y, np.arange(len(self._encoding.classes)))
             return found, np.where(unknown, self._other(unknown), y).astype(np.int64)
@@ -89,12 +59,11 @@ class Clamped:
     def _target(self, values: np.ndarray) -> np.ndarray:
         return self._scaled(self._encoding.target, self._encoding.target_scaling or Scaling(), values).reshape(-1, 1)
 
-    def _classes(self, cells: pandas.Series) -> np.ndarray:
+    def _classes(self, cells: Cells) -> np.ndarray:
         classes = self._encoding.classes or ()
-        texts = {label: i for i, label in enumerate(classes) if isinstance(label, str)}
-        labels = {_label(label): i for i, label in enumerate(classes)}
-        found = np.array([_place(cell, texts, labels) for cell in cells.tolist()], dtype=np.int64)
-        return np.where(found < 0, self._other(found < 0), found)
+        found = cells.mapped(Lookup(classes), np.int64)
+        unknown = found >= len(classes)
+        return np.where(unknown, self._other(unknown), found)
 
     def _other(self, unknown: np.ndarray) -> int:
         """Return the class that stands in for unknown ones."""
@@ -127,16 +96,6 @@ class Clamped:
             self.notes.append(f"column {name!r}: {int(changed.sum())} of {changed.size} values are {what}")
 
 
-def group_numbers(groups: Any, records: int) -> np.ndarray:
-    """Return one whole number per record, the same for records of one group; those without a group are one group."""
-    cells = _array("groups", groups)
-    if cells.shape != (records,):
-        raise InvalidArgument(f"expected one group for each of the {records} records, got shape {cells.shape}")
-    if cells.dtype.kind not in "iufbU":
-        cells = np.array([cell if isinstance(cell, str) else str(_number(cell)) for cell in cells.tolist()])
-    return np.unique(cells, return_inverse=True)[1].astype(np.int64)
-
-
 def _stand_in(scaling: Scaling) -> float:
     if scaling.missing is not None:
         return scaling.missing
@@ -157,39 +116,3 @@ def _array(name: str, values: Any) -> np.ndarray:
         return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     except (ValueError, TypeError) as error:
         raise InvalidArgument(f"{name} cannot be made an array ({type(error).__name__})") from None
-
-
-def _numbers(cells: Any) -> np.ndarray:
-    """Return doubles; NaN where a cell is no number."""
-    import pandas
-
-    kinds = pandas.api.types
-    if kinds.is_numeric_dtype(cells.dtype) and not kinds.is_complex_dtype(cells.dtype):
-        values = cells.to_numpy(np.float64, na_value=np.nan) if hasattr(cells, "to_numpy") else cells.astype(np.float64)
-        return np.asarray(values)
-    return np.array([_number(cell) for cell in cells.tolist()], dtype=np.float64)
-
-
-def _number(cell: Any) -> float:
-    if not isinstance(cell, str | Real | np.bool_ | Decimal):
-        return math.nan
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
-    except OverflowError:  # an integer of hundreds of digits
-        return math.inf if cell > 0 else -math.inf  # type: ignore[operator]
-
-
-def _place(cell: Any, texts: Mapping[str, int], labels: Mapping[Any, int]) -> int:
-    """Return the number of a cell's class, or -1: the same text, or else the same number or truth value."""
-    if isinstance(cell, str) and cell in texts:
-        return texts[cell]
-    return labels.get(_label(cell), -1)
-
-
-def _label(cell: Any) -> Any:
-    if isinstance(cell, str) and cell.lower() in ("true", "false"):
-        return float(cell.lower() == "true")
-    number = _number(cell)
-    return number if not math.isnan(number) else cell if isinstance(cell, str) else None

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...cohorts.clients import Client
+from ...cohorts.clients import Client, as_groups
 from ...data.tables import ClientTable, require_column
 from ...errors import InvalidArgument
+from ...tables.cell_column import Cells
+from ...tables.files import read_tables
+from ...tables.frames import Frame, as_frame
 from ..agreement import Agreement
-from .clamped import Clamped, group_numbers, read_cells
+from .clamped import Clamped
 from .policy import SiteData, SiteFile
-
-if TYPE_CHECKING:
-    import pandas
 
 
 class SiteRecords(NamedTuple):
@@ -48,7 +48,7 @@ def load_records(site: SiteFile, agreement: Agreement) -> SiteRecords:
     found = _read(site)
     if isinstance(found, tuple):
         inputs, targets = clamped.arrays(*found[:2])
-        groups = found[2] if len(found) == 3 else None
+        groups = as_frame({"groups": found[2]})["groups"] if len(found) == 3 and found[2] is not None else None
     else:
         columns = _columns(found, site.data, agreement)
         inputs, targets = clamped.table(columns)
@@ -62,8 +62,12 @@ def load_records(site: SiteFile, agreement: Agreement) -> SiteRecords:
         return SiteRecords(client, None, tuple(clamped.notes))
     if groups is None:
         raise InvalidArgument("the agreement protects groups of records, and the records of this site have no group")
-    numbers = torch.from_numpy(group_numbers(groups, client.size))
-    return SiteRecords(client, numbers, tuple(clamped.notes))
+    return SiteRecords(client, group_numbers(groups, client), tuple(clamped.notes))
+
+
+def group_numbers(cells: Cells, client: Client) -> Tensor:
+    """Return one whole number per record, the same for records of one group; those without a group are one group."""
+    return as_groups([cells.mapped(lambda text: text or "", object)], [client])[0]
 
 
 def _read(site: SiteFile) -> Any:
@@ -72,7 +76,7 @@ def _read(site: SiteFile) -> Any:
     if data.file is None:
         return _called(data)
     path = site.path.parent / data.file
-    return _unpacked(path) if path.suffix.lower() == ".npz" else read_cells(path)
+    return _unpacked(path) if path.suffix.lower() == ".npz" else read_tables(path, undecodable="replace")
 
 
 def _called(data: SiteData) -> Any:
@@ -83,7 +87,7 @@ def _called(data: SiteData) -> Any:
         raise InvalidArgument(f"entry_point = {data.entry_point!r} cannot be found: {error}") from None
     if not hasattr(found, "columns") and not (isinstance(found, tuple) and len(found) in (2, 3)):
         raise InvalidArgument(f"entry_point = {data.entry_point!r} returns neither a table nor (inputs, targets)")
-    return found
+    return found if isinstance(found, tuple) else as_frame(found)
 
 
 def _unpacked(path: Path) -> tuple[Any, Any, Any]:
@@ -96,13 +100,11 @@ def _unpacked(path: Path) -> tuple[Any, Any, Any]:
         raise InvalidArgument(f"{path} holds no arrays 'inputs' and 'targets' ({type(error).__name__})") from None
 
 
-def _columns(frame: pandas.DataFrame, data: SiteData, agreement: Agreement) -> dict[str, pandas.Series]:
+def _columns(frame: Frame, data: SiteData, agreement: Agreement) -> dict[str, Cells]:
     """Return the agreed columns, each from the one that has its name at this site."""
     found, group = {}, [] if agreement.group_column is None else [agreement.group_column]
     for agreed in (*agreement.encoding.inputs, agreement.encoding.target, *group):
         name = data.name_of(agreed)
         require_column(ClientTable("site", frame), name)
         found[agreed] = frame[name]
-        if found[agreed].ndim != 1:
-            raise InvalidArgument(f"the table has the column {name!r} twice")
     return found

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..._types import Vector
+from ..._vectors import Vector
 from ...cohorts.bounds import combine, zero_mean
 from ...cohorts.draws import asked_clients
 from ...gradients import rounding_allowance

@@ -17,7 +17,7 @@ import torch
 
 from ..._fields import from_table
 from ..._files import plain
-from ..._types import Vector
+from ..._vectors import Vector
 from ...errors import InvalidArgument
 from ...questions import DIFFERENCE, GRADIENT, Batch, Question
 from ..faults import BadMessage
