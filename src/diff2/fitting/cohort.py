@@ -27,10 +27,10 @@ class ClientTable:
 
     def __init__(self, records: Encoded, unit: str):
         self._rows = records.rows
-        numbers = _unit_numbers(records, unit)
-        self.units = int(numbers.max()) + 1
+        self.numbers = _unit_numbers(records, unit)  # of each record's unit
+        self.units = int(self.numbers.max()) + 1
         self.records = records.rows.size
-        self._shares = records.usable / np.bincount(numbers)[numbers]  # of its unit
+        self._shares = records.usable / np.bincount(self.numbers)[self.numbers]  # of its unit
         self._caches: dict[int, dict[Any, Any]] = {}
 
     def total(self, statistic: Statistic | Scores, weight: float) -> np.ndarray:

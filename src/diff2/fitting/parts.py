@@ -33,7 +33,10 @@ class Parts:
         if isinstance(value, np.ndarray):
             by_columns = value.ndim == 2 and value.flags.f_contiguous and not value.flags.c_contiguous
             name = keep(place, np.array(value.T if by_columns else value, order="C"))
-            return {"array": name, "by_columns": by_columns}  # sums of products may depend on the order, in the last bit
+            return {
+                "array": name,
+                "by_columns": by_columns,
+            }  # sums of products may depend on the order, in the last bit
         if type(value) in self:
             found = {name: self.to_plain(getattr(value, name), f"{place}.{name}", keep) for name in _hints(type(value))}
             return {"part": type(value).__name__, **found}

@@ -158,8 +158,8 @@ def dimension_of(statistic: Statistic | Scores, schema: Schema) -> int:
             if any(one.shape != whole.shape or not np.isfinite(one).all() for one in (whole, *each)):
                 raise ValueError
             if not hasattr(statistic, "scores"):
-                longest = statistic.longest * (1 + 1e-9)  # type: ignore[union-attr]
-                diameter = max(statistic.diameter, statistic.longest) * (1 + 1e-9)  # type: ignore[union-attr]
+                longest = statistic.longest * (1 + 1e-9)
+                diameter = max(statistic.diameter, statistic.longest) * (1 + 1e-9)
                 if not LEAST <= longest <= LARGEST or any(float(np.linalg.norm(one)) > longest for one in each):
                     raise ValueError
                 if any(float(np.linalg.norm(one - other)) > diameter for one, other in combinations(each, 2)):
@@ -185,8 +185,8 @@ def made_up_records(schema: Schema) -> Rows:
     codes = np.stack([places % width for width in schema.widths], axis=1) if schema.widths else np.zeros((size, 0), int)
     if isinstance(target, Classes):
         return Rows(numeric, codes, (places % classes).astype(np.float64))
-    low, high = (0.0, target.high) if isinstance(target, Counts) else (target.low, target.high)
-    ends = (-LARGEST, LARGEST) if low is None or high is None else (low, high)
+    least = 0.0 if isinstance(target, Counts) else target.low
+    ends = (-LARGEST, LARGEST) if least is None or target.high is None else (least, target.high)
     return Rows(numeric, codes, np.array([*ends, ends[0] / 2 + ends[1] / 2])[places % 3])
 
 
@@ -214,9 +214,8 @@ def _number_faults(tree: Any, name: str = "") -> Iterator[str]:
             yield from _number_faults(one, name)
     elif tree in ("inf", "-inf") and name != "bounds":
         yield f"{name} is infinite"
-    elif isinstance(tree, int | float) and not isinstance(tree, bool):
-        if abs(tree) > MOST or (name in DIVISORS and tree < LEAST):
-            yield f"{name} is out of range"
+    elif isinstance(tree, int | float) and (abs(tree) > MOST or (name in DIVISORS and tree < LEAST)):
+        yield f"{name} is out of range"
 
 
 def _array_faults(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:

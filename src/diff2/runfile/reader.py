@@ -33,7 +33,9 @@ from ..routines import ROUTINES
 from ..training import OUTPUTS
 
 TABLES = ("data", "model", "algorithm", "routine", "privacy", "run", "federation")
-OF_EXPERIMENTS = {"compare": "diff2 compare"} | dict.fromkeys(("tune", "halving", "published"), "diff2 reproduce")
+OF_EXPERIMENTS = {"compare": "diff2 compare", "fit": "diff2 federate"} | dict.fromkeys(
+    ("tune", "halving", "published"), "diff2 reproduce"
+)
 AT_SITES = "(at the sites)"  # stands for the file where a run file of a federation names none
 DTYPES = ("float32", "float64")
 
@@ -242,8 +244,8 @@ def data_settings(table: Mapping[str, Any], folders: list[Path], *, at_sites: bo
     if "dataset" in table:
         return from_table(DatasetSettings, "data", table, folders=tuple(str(f) for f in folders), **given)
     settings = from_table(TableSettings, "data", table, **given)
-    files = tuple(_found(file, folders) for file in settings.files)
-    return replace(settings, files=files, file=None if settings.file is None else _found(settings.file, folders))
+    files = tuple(found_file(file, folders) for file in settings.files)
+    return replace(settings, files=files, file=None if settings.file is None else found_file(settings.file, folders))
 
 
 def _check_tables(content: Mapping[str, Any], tables: Sequence[str]) -> None:
@@ -270,7 +272,7 @@ def _run_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -> Ru
     )
 
 
-def _found(file: str, folders: list[Path]) -> str:
+def found_file(file: str, folders: list[Path]) -> str:
     """Return the first place where a table is; where it is nowhere, the first where it could have been."""
     places = [folder / file for folder in folders]
     return str(next((place for place in places if place.is_file()), places[0]))
