@@ -39,7 +39,7 @@ from diff2.tables.rows import Rows
 
 NUMERIC, CATEGORIES, CLASSES = 3, (4,), 3
 WILD = st.one_of(st.floats(-10, 10), st.just(math.nan), st.sampled_from([-10.0, 0.0, 10.0, 1e-300]))
-SCALES = st.sampled_from([0.0, 1e-12, 1.0, 1e6])
+SCALES = st.sampled_from([0.0, 1e-12, 1.0, 1e6, 1e29])
 
 
 @st.composite

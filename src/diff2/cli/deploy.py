@@ -16,6 +16,7 @@ from .console import command, emit_json, ending, show_facts
 from .options import Json, Quiet, RunToml
 
 if TYPE_CHECKING:
+    from ..federation.agreement import AnyAgreement
     from ..federation.flare.follow import Attempt
 
 KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="The startup kit of a server or a site.")]
@@ -52,9 +53,10 @@ def package(
         require_flare()
         from ..federation.flare.package import check_directory, packageable, write_package
         from ..federation.flare.provisioning import Parties
-        from ..runfile.reader import FederationSettings, read_run_file
+        from ..runfile.fit import read_federated
+        from ..runfile.reader import FederationSettings
 
-        run = read_run_file(run_file, None)
+        run = read_federated(run_file, None)
         packageable(run)
         check_directory(directory)
         sites = (run.federation or FederationSettings()).sites
@@ -115,7 +117,7 @@ def submit(
         from ..federation.flare.submit import submit as submit_job
 
         spec = read_job(job)
-        with job_reporter(spec.agreement.algorithm.rounds, show=False if quiet or as_json else None) as report:
+        with job_reporter(spec.agreement, show=False if quiet or as_json else None) as report:
             jobs = submit_job(job, read_kit(kit), restarts=restarts, start_timeout=start_timeout, report=report)
         if as_json:
             emit_json({"jobs": jobs, "directory": str(spec.directory)})
@@ -124,9 +126,11 @@ def submit(
 
 
 @contextmanager
-def job_reporter(rounds: int, *, show: bool | None) -> Iterator[Callable[[Attempt], None]]:
-    """Yield a reporter: a bar with rounds, epsilon and sites, and a line where a job stops."""
-    with progress_bar(rounds, show=show, label="federated run") as bar:
+def job_reporter(agreement: AnyAgreement, *, show: bool | None) -> Iterator[Callable[[Attempt], None]]:
+    """Yield a reporter: a bar with rounds, or of a fit the budget, and sites, and a line where a job stops."""
+    fit = agreement.method == "fit"
+    total, unit = (100, "% of the budget") if fit else (agreement.rounds, "rounds")
+    with progress_bar(total, show=show, label="federated fit" if fit else "federated run", unit=unit) as bar:
 
         def report(attempt: Attempt) -> None:
             progress = attempt.progress
@@ -135,8 +139,9 @@ def job_reporter(rounds: int, *, show: bool | None) -> Iterator[Callable[[Attemp
                 return
             done, sites = progress.get("round", 0), progress.get("sites", {})
             answered = sum(round >= done for round in sites.values())
-            spent = epsilon_text(None if progress.get("epsilon") is None else float(progress["epsilon"]))
-            bar(done, note=f"epsilon {spent} so far, {answered}/{len(sites)} sites, job {attempt.number}")
+            spent = progress.get("epsilon")
+            note = "" if spent is None else f"epsilon {epsilon_text(float(spent))} so far, "
+            bar(done, note=f"{note}{answered}/{len(sites)} sites, job {attempt.number}")
 
         yield report
 

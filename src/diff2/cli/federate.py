@@ -55,14 +55,15 @@ def _add_run_command(kind: str, summary: str) -> None:
             from .._files import read_json
             from ..federation.flare import local
             from ..federation.from_run_file import job_from_run_file
-            from ..runfile.reader import FederationSettings, read_run_file
+            from ..runfile.fit import read_federated
+            from ..runfile.reader import FederationSettings
             from ..runfile.run import require_free
 
-            file = read_run_file(run_file, data_dir)
+            file = read_federated(run_file, data_dir)
             require_free(out, resume)
             spec, folder = job_from_run_file(file, out, sites=sites, seed=seed)
             settings = file.federation or FederationSettings()
-            with job_reporter(spec.agreement.algorithm.rounds, show=False if quiet or as_json else None) as report:
+            with job_reporter(spec.agreement, show=False if quiet or as_json else None) as report:
                 jobs = local.run_locally(
                     spec,
                     folder,
@@ -101,9 +102,9 @@ def approve(
         from ..federation.site.approval import approve as write_approval
         from ..federation.site.policy import read_site_file
         from ..federation.site.review import review
-        from ..runfile.reader import read_run_file
+        from ..runfile.fit import read_federated
 
-        file, agreement = read_site_file(site), agreement_of(read_run_file(run_file), seed)
+        file, agreement = read_site_file(site), agreement_of(read_federated(run_file), seed)
         found = review(agreement, file)
         show_facts(f"the run {agreement.digest[:16]}", found.facts)
         show_facts("the records of this site", found.records)
@@ -218,7 +219,13 @@ def _show(out: Path, document: dict[str, Any], jobs: int) -> None:
         "rounds": str(document.get("rounds")),
         "seconds": f"{document.get('seconds', 0):.1f}",
         "jobs": str(jobs),
-        "model": str(out / "model.pt") if (out / "model.pt").exists() else "at the sites; the server has not seen it",
+        "model": "at the sites; the server has not seen it",
     }
-    show_facts("trained over sites", facts)
+    fitted = (out / "model.safetensors").exists()
+    if fitted:
+        facts |= {"releases": facts.pop("rounds"), "model": str(out)}
+        facts["predict"] = command("diff2", "predict", out, "new.csv", "--out", "predictions.csv")
+    elif (out / "model.pt").exists():
+        facts["model"] = str(out / "model.pt")
+    show_facts("fitted over sites" if fitted else "trained over sites", facts)
     show_guarantee(str(document.get("guarantee", {}).get("sentence", "")))

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import nn
@@ -29,9 +29,9 @@ from ..planning import Plan, plan
 from ..privacy.trust import Trust
 from ..questions import Protection
 from ..runfile.reader import ModelSettings, PrivacySettings, RunSettings, portable, protection_of
+from .fit_agreement import SERVER, FitAgreement, read_fit_agreement
 
 FORMAT = 4
-SERVER = Trust()
 TABLES = ("algorithm", "model", "privacy", "run", "trust")
 OTHERS = ("encoding", "sites", "minimum_sites", "group_column", "leaks")
 
@@ -70,6 +70,33 @@ class Agreement:
     def required_sites(self) -> int:
         """How many sites the run needs."""
         return len(self.sites) if self.minimum_sites is None else self.minimum_sites
+
+    models: ClassVar[tuple[str, ...]] = ("mlp",)
+
+    @property
+    def method(self) -> str:
+        return self.algorithm.name
+
+    @property
+    def adjacency(self) -> str:
+        return self.algorithm.adjacency
+
+    @property
+    def rounds(self) -> int:
+        return self.algorithm.rounds
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(self.encoding.inputs)
+
+    @property
+    def target(self) -> str:
+        return self.encoding.target
+
+    def agrees(self, name: str, column: Any) -> bool:
+        """Whether the run takes a column for what a site says that it is."""
+        found: bool = column.means(name, self.encoding)
+        return found
 
     @property
     def grouped(self) -> bool:
@@ -127,8 +154,13 @@ class Agreement:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
 
-def read_agreement(fields: Any) -> Agreement:
-    """Read what :meth:`Agreement.to_json` wrote; unknown names and keys are refused, and nothing is imported."""
+AnyAgreement: TypeAlias = Agreement | FitAgreement
+
+
+def read_agreement(fields: Any) -> AnyAgreement:
+    """Read what ``to_json`` of an agreement wrote; unknown names and keys are refused, and nothing is imported."""
+    if isinstance(fields, Mapping) and "fit" in fields:
+        return read_fit_agreement(fields)
     if not isinstance(fields, Mapping) or fields.get("format") != FORMAT:
         raise InvalidArgument("the agreement is from another version of diff2; all parties need the same version")
     missing = sorted({*TABLES, *OTHERS} - set(fields))

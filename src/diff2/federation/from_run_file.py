@@ -20,8 +20,10 @@ from ..data.scaling import Encoding, Scaling
 from ..data.settings import TableSettings
 from ..errors import InvalidArgument
 from ..runfile.data_table import AT_SITES
+from ..runfile.fit import FitFile
 from ..runfile.reader import FederationSettings, RunFile
-from .agreement import Agreement
+from .agreement import Agreement, AnyAgreement
+from .fit_from_run_file import client_tables, fit_agreement, policy_for, write_fit_sites
 from .sealed.keys import SiteKeys
 from .server.job import JobSpec
 from .site.approval import approve
@@ -31,7 +33,7 @@ KEYS = "sites.keys"  # of sealed runs, for all sites
 
 
 def job_from_run_file(
-    run: RunFile, directory: Path, *, sites: Path | None = None, seed: int | None = None
+    run: RunFile | FitFile, directory: Path, *, sites: Path | None = None, seed: int | None = None
 ) -> tuple[JobSpec, Path]:
     """Return the server's job, and the folder with NAME/site.toml for every site.
 
@@ -42,6 +44,7 @@ def job_from_run_file(
     """
     run = _seeded(run, seed)
     federation = run.federation or FederationSettings()
+    agreement: AnyAgreement
     if sites is not None or has_data_at_sites(run):
         if sites is None:
             raise InvalidArgument("[data] names no tables; say where the sites' folders are: --sites DIR")
@@ -49,6 +52,10 @@ def job_from_run_file(
         for name in agreement.sites:
             if not (sites / name / "site.toml").is_file():
                 raise InvalidArgument(f"no site file at {sites / name / 'site.toml'}; every site needs one")
+    elif isinstance(run, FitFile):
+        clients = client_tables(run)
+        agreement, sites = fit_agreement(run, federation.sites or site_names(list(clients))), directory / "sites"
+        write_fit_sites(list(clients.values()), sites, agreement)
     else:
         tables = load_clients(run.data, strict=run.privacy.strict)  # type: ignore[arg-type]
         names = federation.sites or site_names(tables.names)
@@ -59,7 +66,7 @@ def job_from_run_file(
     return JobSpec(agreement, directory.resolve(), federation.timeout), sites
 
 
-def agreement_of(run: RunFile, seed: int | None = None) -> Agreement:
+def agreement_of(run: RunFile | FitFile, seed: int | None = None) -> AnyAgreement:
     """Return the agreement of a run whose tables are at its sites, for a site to approve.
 
     Args:
@@ -68,8 +75,12 @@ def agreement_of(run: RunFile, seed: int | None = None) -> Agreement:
     return public_agreement(_seeded(run, seed))
 
 
-def public_agreement(run: RunFile) -> Agreement:
+def public_agreement(run: RunFile | FitFile) -> AnyAgreement:
     """Return the agreement that a run file describes without any record."""
+    if isinstance(run, FitFile):
+        if not run.federation.sites:
+            raise InvalidArgument("[federation] needs the key 'sites'; add a line: sites = [...]")
+        return fit_agreement(run, run.federation.sites)
     if not isinstance(run.data, TableSettings):
         raise InvalidArgument(f"{run.path}: [data] must describe the columns of the sites' tables")
     if run.federation is None or not run.federation.sites:
@@ -77,8 +88,10 @@ def public_agreement(run: RunFile) -> Agreement:
     return _agreement(run, public_encoding(run.data), (), run.federation.sites)
 
 
-def has_data_at_sites(run: RunFile) -> bool:
+def has_data_at_sites(run: RunFile | FitFile) -> bool:
     """Whether only the sites know where the tables are."""
+    if isinstance(run, FitFile):
+        return run.data is None
     if run.data is None:
         raise InvalidArgument(f"{run.path}: the table [data] is missing")
     return isinstance(run.data, TableSettings) and run.data.file == AT_SITES
@@ -117,8 +130,12 @@ def site_names(clients: Sequence[str]) -> tuple[str, ...]:
     return names if usable else tuple(f"site-{i}" for i in range(1, len(clients) + 1))
 
 
-def _seeded(run: RunFile, seed: int | None) -> RunFile:
-    return run if seed is None else replace(run, run=replace(run.run, seed=seed))
+def _seeded(run: RunFile | FitFile, seed: int | None) -> RunFile | FitFile:
+    if seed is None:
+        return run
+    if isinstance(run, FitFile):
+        return replace(run, fit=replace(run.fit, seed=seed))
+    return replace(run, run=replace(run.run, seed=seed))
 
 
 def _agreement(run: RunFile, encoding: Encoding, leaks: tuple[str, ...], sites: tuple[str, ...]) -> Agreement:
@@ -134,8 +151,6 @@ def _write_sites(
     tables: EncodedClients, folder: Path, agreement: Agreement, public_sizes: int | Sequence[int] | None
 ) -> None:
     """Write one folder per client: records, a site.toml, the approval of this run; leave existing ones as they are."""
-    private = agreement.run.seed is None and agreement.privacy.budget.private
-    epsilon = repr(agreement.privacy.epsilon) if private else "inf"
     keys = f'\n[site]\nkeys = "../{KEYS}"\n' if agreement.trust.sealed else ""
     folder.mkdir(parents=True, exist_ok=True)
     if keys and not (folder / KEYS).exists():
@@ -150,7 +165,7 @@ def _write_sites(
         if tables.groups is not None:
             arrays["groups"] = np.asarray(tables.groups[p])
         np.savez(path.with_name("records.npz"), **arrays)
-        policy = f"epsilon = {epsilon}\ndelta = {agreement.privacy.delta!r}\n"
+        policy = policy_for(agreement)
         if public_sizes is not None:
             size = public_sizes if isinstance(public_sizes, int) else public_sizes[p]
             policy += f"reported_size = {size}\n"

@@ -125,19 +125,19 @@ def evaluate(
     terms = Terms(epsilon, delta, unit, weighting, seed, directory)
     terms.check(model.schema)
     encoded = encode(data, model.schema, least=1)
-    cohort, session, ledger, _ = opened(encoded, model.schema, terms, {"name": EVALUATION}, leaks=[])
+    census, session, ledger, _ = opened(encoded, model.schema, terms, {"name": EVALUATION}, leaks=[])
     prices = {name: session.mu * math.sqrt(share) for name, share in SHARES.items()}
     errors = Errors(model.model, model.schema.target, model.bounds, 0.0)
     errors = Errors(model.model, model.schema.target, model.bounds, _constant(session, prices["constant"], errors))
-    score = score_of(session.ask, prices["score"], cohort.heaviest, errors)
+    score = score_of(session.ask, prices["score"], census.heaviest, errors)
     if isinstance(errors.target, Classes):
         answer = session.ask(ScoreHistogram(errors), prices["calibration"])
-        auc = area(answer, cohort.heaviest) if len(errors.target.values) == 2 else None
-        found: dict[str, Any] = {"auc": auc, "calibration": calibration(answer, cohort.heaviest)}
+        auc = area(answer, census.heaviest) if len(errors.target.values) == 2 else None
+        found: dict[str, Any] = {"auc": auc, "calibration": calibration(answer, census.heaviest)}
     else:
         size = _largest_error(score, errors)
         answer = session.ask(Moments(errors, size), prices["calibration"])
-        found = slope_and_bias(answer, size, cohort.heaviest)
+        found = slope_and_bias(answer, size, census.heaviest)
     ledger.close()
     return Evaluation(score, ledger, **found)
 

@@ -20,7 +20,7 @@ from .counts import fit_counts
 from .expectation import warning_of
 from .health import Health, Watch
 from .model import FittedModel
-from .opening import Terms, opened
+from .opening import Opened, Terms, opened
 from .preparation import Preparation
 from .regression import fit_regression
 from .saving import model_sha256
@@ -72,16 +72,30 @@ def fit(
     known = schema if isinstance(schema, Schema) else Schema.read(schema)
     terms = Terms(epsilon, delta, unit, weighting, seed, directory)
     terms.check(known)
-    target = known.target
-    algorithm = {"name": FILTER, "task": TASKS[type(target)]}
-    cohort, session, ledger, rng = opened(
-        encode(data, known), known, terms, algorithm, leaks=known.leaks(), strict=strict, progress=progress
+    opening = opened(
+        encode(data, known), known, terms, algorithm_of(known), leaks=known.leaks(), strict=strict, progress=progress
     )
-    weight, ask = cohort.heaviest, Watch(session.ask)
+    return fitted(known, opening, epsilon, score=score)
+
+
+def algorithm_of(schema: Schema) -> dict[str, str]:
+    """Return what the header of a ledger says of a fit."""
+    return {"name": FILTER, "task": TASKS[type(schema.target)]}
+
+
+def fitted(known: Schema, opening: Opened, epsilon: float, *, score: bool = True, trees: bool = True) -> FittedModel:
+    """Fit a model by asking whoever answers.
+
+    Args:
+        trees: False where nobody sees exact scores, so that no tree can be chosen; their share goes to the rest.
+    """
+    target = known.target
+    census, session, ledger, rng = opening
+    weight, ask = census.heaviest, Watch(session.ask)
     classes = len(target.values) if isinstance(target, Classes) else None
     expected = warning_of(epsilon, ledger.delta, weight, len(known.columns), classes)
     if expected is not None:
-        warnings.warn(expected, WeakModelWarning, stacklevel=2)
+        warnings.warn(expected, WeakModelWarning, stacklevel=3)
     preparation = Preparation((), known.widths, known.nullable)
     unknown = isinstance(target, Regression) and target.low is None
     share = share_of_bounds(int(np.isnan(known.bounds).any(axis=1).sum()) + unknown, session.mu, weight)
@@ -100,9 +114,11 @@ def fit(
         limits = (0.0, most)
     else:
         limits = found or (float(target.low), float(target.high))  # type: ignore[arg-type]
-        model = fit_regression(ask, mu * math.sqrt(1 - TREES_SHARE), weight, preparation, bounds, limits, rng)
+        chosen = TREES_SHARE if trees else 0.0
+        model = fit_regression(ask, mu * math.sqrt(1 - chosen), weight, preparation, bounds, limits, rng)
         constant = model.offset
-        model = with_trees(ask, session.choose, mu * math.sqrt(TREES_SHARE), model, limits, rng)
+        if trees:
+            model = with_trees(ask, session.choose, mu * math.sqrt(chosen), model, limits, rng)
     worth = None
     if score:
         worth = score_of(ask, session.mu * math.sqrt(scored), weight, Errors(model, target, limits, constant))

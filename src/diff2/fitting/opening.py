@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from ..privacy.release import REPLACE_ONE
 from ..tables.encode import Encoded
 from ..tables.rows import Rows
 from ..tables.schema import Schema
-from .cohort import TableCohort
+from .cohort import Census, TableCohort
 from .session import Progress, Session
 
 UNITS = ("record", "group", "client")
@@ -27,7 +28,7 @@ UNITS = ("record", "group", "client")
 class Opened(NamedTuple):
     """Who is asked, by whom, where it is written, and what is drawn."""
 
-    cohort: TableCohort
+    census: Census
     session: Session
     ledger: Ledger
     rng: np.random.Generator  # public draws
@@ -65,22 +66,49 @@ def opened(
 ) -> Opened:
     """Return a session within the budget; nothing is released yet."""
     cohort = TableCohort(_by_client(encoded), unit=terms.unit, weighting=terms.weighting)
-    budget = Budget(terms.epsilon, _delta(terms.delta, sum(cohort.sizes)))
-    if not budget.private:
-        raise InvalidArgument(
-            f"{algorithm['name']} needs a finite epsilon: what it does without noise is not worth having"
-        )
+    sizes = cohort.census.sizes
+    budget = budget_of(terms.epsilon, _delta(terms.delta, sum(sizes)))
     for sentence in leaks:
         leak(sentence, strict=strict, stacklevel=4)
     noise = NoiseSource.from_system() if terms.seed is None else NoiseSource.from_seed(terms.seed)
-    filter = Filter(budget)
-    header = {
+    header = header_of(schema, budget, terms, sizes, algorithm, leaks)
+    if terms.directory is not None:
+        os.makedirs(terms.directory, exist_ok=True)
+    ledger = Ledger(header, None if terms.directory is None else os.path.join(terms.directory, "ledger.jsonl"))
+    session = Session(cohort, Mechanism(ledger, noise), Filter(budget), progress)
+    return Opened(cohort.census, session, ledger, public_draws(noise))
+
+
+def budget_of(epsilon: float, delta: float) -> Budget:
+    """Return the budget of a fit; refuse an infinite one."""
+    budget = Budget(epsilon, delta)
+    if not budget.private:
+        raise InvalidArgument("a fit needs a finite epsilon: what it does without noise is not worth having")
+    return budget
+
+
+def public_draws(noise: NoiseSource) -> np.random.Generator:
+    """Return what draws random features and candidates: they may be known to everybody."""
+    return np.random.default_rng(int.from_bytes(noise.bytes(16, "public draws"), "big"))
+
+
+def header_of(
+    schema: Schema,
+    budget: Budget,
+    terms: Terms,
+    sizes: Sequence[int],
+    algorithm: dict[str, str],
+    leaks: Sequence[str],
+    trust: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the first line of the ledger; ``trust`` says who adds the noise where it is not who writes the ledger."""
+    return {
         "library": "diff2",
         "version": __version__,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "adjacency": REPLACE_ONE,
         "unit": terms.unit,
-        "client_sizes": list(cohort.sizes),
+        "client_sizes": list(sizes),
         "weighting": terms.weighting,
         "clients_per_round": None,
         "client_order": "round_robin",
@@ -88,23 +116,17 @@ def opened(
         "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
         "algorithm": algorithm,
         "opening_share": None,
-        "trust": None,
+        "trust": trust,
         "multipliers": {},
-        "planned": filter.planned(),
+        "planned": Filter(budget).planned(),
         "dimension": max(1, len(schema.names)),
         "engine": "table",
         "seeded": terms.seed is not None,
-        "leaks": leaks,
+        "leaks": list(leaks),
         "columns": schema.to_json(),
         "run_file": None,
         "signed_by": None,
     }
-    if terms.directory is not None:
-        os.makedirs(terms.directory, exist_ok=True)
-    ledger = Ledger(header, None if terms.directory is None else os.path.join(terms.directory, "ledger.jsonl"))
-    session = Session(cohort, Mechanism(ledger, noise), filter, progress)
-    rng = np.random.default_rng(int.from_bytes(noise.bytes(16, "public draws"), "big"))
-    return Opened(cohort, session, ledger, rng)
 
 
 def _delta(delta: float | str, units: int) -> float:

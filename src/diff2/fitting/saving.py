@@ -11,11 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,15 +26,13 @@ from ..tables.schema import Schema
 from .columns import Column
 from .health import Health
 from .linear import LinearModel
+from .parts import Parts
 from .preparation import Preparation, Projections, Whitening
 from .shapes import shape_faults
 from .statistics import Design
 from .trees import Binning, Half, Tree, TreeModel
 
-PARTS: dict[str, type] = {
-    part.__name__: part
-    for part in (LinearModel, TreeModel, Design, Preparation, Column, Whitening, Projections, Binning, Tree, Half)
-}
+PARTS = Parts(LinearModel, TreeModel, Design, Preparation, Column, Whitening, Projections, Binning, Tree, Half)
 ARRAYS, SCHEMA, PREPARATION, LEDGER, HEALTH, README = (
     "model.safetensors", "schema.json", "preparation.json", "ledger.jsonl", "health.json", "README.md",
 )  # fmt: skip
@@ -117,8 +113,8 @@ def load(folder: str | os.PathLike[str]) -> Saved:
             raise InvalidArgument(f"{source / name} is not the file that was saved with {ARRAYS}; copy the folder anew")
     try:
         schema, tree = Schema.from_json(json.loads(documents[SCHEMA])), json.loads(documents[PREPARATION])
-        model = _from_plain(tree["model"], LinearModel | TreeModel, arrays, "model")
-        low, high = _from_plain(tree["bounds"], tuple[float, float], arrays, "bounds")
+        model = PARTS.from_plain(tree["model"], LinearModel | TreeModel, arrays, "model")
+        low, high = PARTS.from_plain(tree["bounds"], tuple[float, float], arrays, "bounds")
         faults = shape_faults(model, schema)
         health = Health.from_json(json.loads(documents[HEALTH])) if HEALTH in documents else None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -136,7 +132,12 @@ def _described(
 ) -> tuple[dict[str, bytes], dict[str, np.ndarray]]:
     """Return the JSON files and the arrays of a model."""
     arrays: dict[str, np.ndarray] = {}
-    tree = {"bounds": list(bounds), "model": _to_plain(model, "model", arrays)}
+
+    def keep(place: str, array: np.ndarray) -> str:
+        arrays[place] = array
+        return place
+
+    tree = {"bounds": list(bounds), "model": PARTS.to_plain(model, "model", keep)}
     return {SCHEMA: to_json(schema.to_json()).encode(), PREPARATION: to_json(tree).encode()}, arrays
 
 
@@ -147,75 +148,6 @@ def _sha256(documents: Mapping[str, bytes], arrays: Mapping[str, np.ndarray]) ->
     for name, array in sorted(arrays.items()):
         found.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
     return found.hexdigest()
-
-
-def _to_plain(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Return plain values; arrays are put aside under the name of their place."""
-    if isinstance(value, np.ndarray):
-        by_columns = value.ndim == 2 and value.flags.f_contiguous and not value.flags.c_contiguous
-        arrays[place] = np.array(value.T if by_columns else value, order="C")
-        return {"array": place, "by_columns": by_columns}  # sums of products may depend on the order, in the last bit
-    if type(value) in PARTS.values():
-        found = {name: _to_plain(getattr(value, name), f"{place}.{name}", arrays) for name in _hints(type(value))}
-        return {"part": type(value).__name__, **found}
-    if isinstance(value, tuple):
-        return [_to_plain(one, f"{place}.{i}", arrays) for i, one in enumerate(value)]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    raise InvalidArgument(f"{place} is of type {type(value).__name__}, which a saved model cannot hold")
-
-
-def _from_plain(found: Any, hint: Any, arrays: Mapping[str, np.ndarray], place: str) -> Any:
-    """Return what plain values describe, if it is of the declared type."""
-    if isinstance(hint, types.UnionType) or get_origin(hint) is Union:
-        return _from_plain(found, _option(found, get_args(hint), place), arrays, place)
-    if hint is np.ndarray:
-        array = arrays[found["array"]]
-        if array.dtype not in (np.float64, np.int64, np.bool_) or not np.isfinite(array).all():
-            raise ValueError(f"{place} holds something else than finite numbers in double precision")
-        return array.T if found["by_columns"] else array
-    if get_origin(hint) is tuple:
-        of = get_args(hint)
-        kinds = [of[0]] * len(found) if of[1:] == (...,) else list(of)
-        if not isinstance(found, list) or len(found) != len(kinds):
-            raise ValueError(f"{place} is no list of {len(kinds)}")
-        return tuple(_from_plain(one, kind, arrays, f"{place}.{i}") for i, (one, kind) in enumerate(zip(found, kinds)))  # noqa: B905
-    if hint in PARTS.values():
-        declared = _hints(hint)
-        if not isinstance(found, dict) or set(found) != {"part", *declared} or found["part"] != hint.__name__:
-            raise ValueError(f"{place} is no {hint.__name__}")
-        return hint(
-            **{name: _from_plain(found[name], one, arrays, f"{place}.{name}") for name, one in declared.items()}
-        )
-    if hint is float and found in ("inf", "-inf"):
-        return float(found)
-    if hint is float and type(found) is int:
-        return float(found)
-    if (type(found) is not hint and not (hint is types.NoneType and found is None)) or found != found:
-        raise ValueError(f"{place} is no {hint.__name__}")
-    return found
-
-
-def _option(found: Any, options: tuple[Any, ...], place: str) -> Any:
-    """Return the type among several that plain values are of."""
-    if found is None:
-        wanted: Any = types.NoneType
-    elif isinstance(found, dict):
-        wanted = np.ndarray if "array" in found else PARTS.get(found.get("part", ""))
-    else:
-        wanted = float
-    if wanted not in options:
-        raise ValueError(f"{place} is of no type that is possible there")
-    return wanted
-
-
-def _hints(part: type) -> dict[str, Any]:
-    """Return the declared type of each field."""
-    hints = get_type_hints(part)
-    names = [one.name for one in fields(part)] if is_dataclass(part) else part._fields  # type: ignore[attr-defined]
-    return {name: hints[name] for name in names}
 
 
 def _readme(saved: Saved) -> str:

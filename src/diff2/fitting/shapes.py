@@ -11,16 +11,31 @@ from ..tables.kinds import Classes
 from ..tables.schema import Schema
 from .linear import LinearModel
 from .preparation import Preparation
-from .trees import BINS, LEAVES, QUESTIONS, Tree, TreeModel
+from .statistics import Design, Residuals
+from .trees import BINS, LEAVES, QUESTIONS, Half, Tree, TreeModel
 
 
 def shape_faults(model: LinearModel | TreeModel, schema: Schema) -> list[str]:
     """Return a sentence for each array that has another shape, or numbers of another range, than it must have."""
     linear = model.linear if isinstance(model, TreeModel) else model
-    found = [*_of_preparation(linear.design.preparation, schema), *_of_linear(linear, schema)]
+    design = linear.design
+    found = [*_of_preparation(design.preparation, schema), *_of_design(design), *_of_linear(linear, schema)]
     if isinstance(model, TreeModel) and not found:
         found += _of_trees(model, schema)
     return found
+
+
+def part_faults(part: Any, schema: Schema) -> list[str]:
+    """Return the same for a part of a statistic; parts within it are not looked at."""
+    if isinstance(part, Preparation):
+        return list(_of_preparation(part, schema))
+    if isinstance(part, Design):
+        return list(_of_design(part))
+    if isinstance(part, LinearModel | Residuals):
+        return list(_of_linear(part, schema))
+    if isinstance(part, TreeModel):
+        return list(_of_trees(part, schema))
+    return list(_of_half(part)) if isinstance(part, Half) else []
 
 
 def _of_preparation(preparation: Preparation, schema: Schema) -> Iterator[str]:
@@ -47,17 +62,26 @@ def _of_preparation(preparation: Preparation, schema: Schema) -> Iterator[str]:
         yield from _shape("the level of the cosines", level, (features,), scalar=True)
 
 
-def _of_linear(model: LinearModel, schema: Schema) -> Iterator[str]:
-    design, projections = model.design, model.design.preparation.projections
-    free = design.preparation.width + (0 if projections is None else projections.phases.size)
+def _of_design(design: Design) -> Iterator[str]:
+    free = _free(design)
     yield from _shape("the centre of the features", design.centre, (free,), scalar=True)
-    made = free + 1
     if design.matrix is not None:
         made = design.matrix.shape[-1] if design.matrix.ndim == 2 else -1
         yield from _shape("the matrix of the features", design.matrix, (free + 1, made))
+
+
+def _of_linear(model: LinearModel | Residuals, schema: Schema) -> Iterator[str]:
+    matrix = model.design.matrix
+    made = _free(model.design) + 1 if matrix is None else matrix.shape[-1] if matrix.ndim == 2 else -1
     outputs = (len(schema.target.values),) if isinstance(schema.target, Classes) else ()
     yield from _shape("theta", model.theta, (made, *outputs))
     yield from _shape("the offset", model.offset, outputs, scalar=True)
+
+
+def _free(design: Design) -> int:
+    """Return the number of features but the first."""
+    projections = design.preparation.projections
+    return design.preparation.width + (0 if projections is None else projections.phases.size)
 
 
 def _of_trees(model: TreeModel, schema: Schema) -> Iterator[str]:
@@ -76,10 +100,16 @@ def _of_trees(model: TreeModel, schema: Schema) -> Iterator[str]:
 def _of_tree(tree: Tree, columns: int) -> Iterator[str]:
     yield from _shape("the leaves of a tree", tree.values, (LEAVES,))
     for half in (tree.first, tree.second):
-        for name, values, end in (("columns", half.columns, columns), ("thresholds", half.thresholds, BINS)):
-            yield from _shape(f"the {name} of a tree", values, (QUESTIONS,), np.int64)
-            if ((values < 0) | (values >= end)).any():
-                yield f"the {name} of a tree are out of range"
+        yield from _of_half(half)
+        if (half.columns >= columns).any():
+            yield "the columns of a tree are out of range"
+
+
+def _of_half(half: Half) -> Iterator[str]:
+    for name, values in (("columns", half.columns), ("thresholds", half.thresholds)):
+        yield from _shape(f"the {name} of a tree", values, (QUESTIONS,), np.int64)
+        if (values < 0).any() or (name == "thresholds" and (values >= BINS).any()):
+            yield f"the {name} of a tree are out of range"
 
 
 def _shape(

@@ -42,10 +42,13 @@ class Filter:
         self._spent = spent
         self.releases += 1
 
+    def most(self) -> list[Release]:
+        """Return releases that cost what all of the budget costs, as many as there may be."""
+        return [Release(1, FILTER, multiplier=math.sqrt(MOST_RELEASES) / self.mu)] * MOST_RELEASES
+
     def planned(self) -> dict[str, Any]:
         """Return what the header of a ledger says: no number of releases, and what units are exposed to at most."""
-        one = Release(1, FILTER, multiplier=math.sqrt(MOST_RELEASES) / self.mu)
-        return {"releases": None, "exposure": exposure_of([one] * MOST_RELEASES)}
+        return {"releases": None, "exposure": exposure_of(self.most())}
 
 
 def check_filter(path: str, ledger: Ledger) -> None:

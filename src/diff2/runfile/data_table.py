@@ -55,11 +55,11 @@ def data_settings(table: Mapping[str, Any], folders: list[Path], *, at_sites: bo
 
         return from_table(DatasetSettings, "data", table, folders=tuple(str(f) for f in folders), **given)
     settings = from_table(TableSettings, "data", table, **given)
-    files = tuple(_found(file, folders) for file in settings.files)
-    return replace(settings, files=files, file=None if settings.file is None else _found(settings.file, folders))
+    files = tuple(found_file(file, folders) for file in settings.files)
+    return replace(settings, files=files, file=None if settings.file is None else found_file(settings.file, folders))
 
 
-def _found(file: str, folders: list[Path]) -> str:
+def found_file(file: str, folders: list[Path]) -> str:
     """Return the first place where a table is; where it is nowhere, the first where it could have been."""
     places = [folder / file for folder in folders]
     return str(next((place for place in places if place.is_file()), places[0]))

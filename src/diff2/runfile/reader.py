@@ -30,7 +30,9 @@ from ..routines import ROUTINES
 from ..training import OUTPUTS
 
 TABLES = ("data", "model", "algorithm", "routine", "privacy", "run", "federation")
-OF_EXPERIMENTS = {"compare": "diff2 compare"} | dict.fromkeys(("tune", "halving", "published"), "diff2 reproduce")
+OF_EXPERIMENTS = {"compare": "diff2 compare", "fit": "diff2 federate"} | dict.fromkeys(
+    ("tune", "halving", "published"), "diff2 reproduce"
+)
 DTYPES = ("float32", "float64")
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")

@@ -11,12 +11,15 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from ..._files import owner_only
 from ...data.scaling import Scaling
 from ...errors import InvalidArgument
+from ...runfile.fit import FitFile
 from ...runfile.reader import FederationSettings, RunFile
-from ..agreement import Agreement
+from ..agreement import AnyAgreement
+from ..fit_agreement import FitAgreement
 from ..from_run_file import has_data_at_sites, public_agreement
 from ..server.job import JobSpec
 from .job import NAME, write_job
@@ -120,7 +123,7 @@ Give each party its own folder and no other, over a channel that you would trust
 
 @owner_only()
 def write_package(
-    run: RunFile,
+    run: RunFile | FitFile,
     out: Path,
     parties: Parties,
     *,
@@ -153,6 +156,8 @@ def write_package(
     for folder in folders.values():
         folder.mkdir(parents=True)
         shutil.copyfile(run.path, folder / "run.toml")
+        if isinstance(run, FitFile) and run.schema_path is not None:
+            shutil.copyfile(run.schema_path, folder / run.schema_path.name)
     spec = JobSpec(agreement, Path(directory), settings.timeout)
     write_job(folders["admin"] / "job", [spec], start_timeout=settings.start_timeout)
     for site in parties.sites:
@@ -163,13 +168,16 @@ def write_package(
     return folders
 
 
-def packageable(run: RunFile) -> Agreement:
+def packageable(run: RunFile | FitFile) -> AnyAgreement:
     """Return the agreement of a run whose tables are at its sites; refuse any other run."""
     if not has_data_at_sites(run):
         raise InvalidArgument(
             f"{run.path}: [data] names tables on this machine; for a deployment it describes columns only, and every "
             "site's own site.toml says where its table is"
         )
+    schema = run.schema_path if isinstance(run, FitFile) else None
+    if schema is not None and schema.parent.resolve() != run.path.parent.resolve():
+        raise InvalidArgument(f"{run.path}: the schema {schema} goes to all parties; put it beside the run file")
     return public_agreement(run)
 
 
@@ -180,18 +188,29 @@ def check_directory(directory: str) -> None:
         raise InvalidArgument(f"expected the run's directory to be a path below the server's kit, got {directory!r}")
 
 
-def _site_file(agreement: Agreement) -> str:
-    encoding, target = agreement.encoding, agreement.encoding.target_scaling
-    means = {name: _range(scaling) for name, scaling in encoding.inputs.items()}
-    means[encoding.target] = _range(target) if target else f"classes = {json.dumps(list(encoding.classes or ()))}"
-    columns = (f"{json.dumps(name)} = {{ name = {json.dumps(name)}, {meaning} }}" for name, meaning in means.items())
+def _site_file(agreement: AnyAgreement) -> str:
+    if isinstance(agreement, FitAgreement):
+        means = {name: _meaning(agreement.meaning(name) or {}) for name in (*agreement.inputs, agreement.target)}
+    else:
+        encoding, target = agreement.encoding, agreement.encoding.target_scaling
+        means = {name: _range(scaling) for name, scaling in encoding.inputs.items()}
+        means[encoding.target] = _range(target) if target else f"classes = {json.dumps(list(encoding.classes or ()))}"
+    columns = (
+        f"{json.dumps(name)} = {{ {', '.join(filter(None, (f'name = {json.dumps(name)}', meaning)))} }}"
+        for name, meaning in means.items()
+    )
     return SITE_FILE.format(
         columns="\n".join(columns) + "\n",
         epsilon=agreement.privacy.epsilon,
         delta=agreement.privacy.delta,
-        algorithm=agreement.algorithm.name,
-        rounds=agreement.algorithm.rounds,
+        algorithm=agreement.method,
+        rounds=agreement.rounds,
     )
+
+
+def _meaning(pinned: Mapping[str, Any]) -> str:
+    """Return what a column of a fit means, as it is written in a site.toml."""
+    return ", ".join(f"{key} = {json.dumps(value)}" for key, value in pinned.items() if value)
 
 
 def _range(scaling: Scaling) -> str:

@@ -8,7 +8,7 @@ replaces the mechanism: it writes the same ledger lines, with the noise that the
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -49,8 +49,20 @@ class OwnNoiseCohort(RemoteCohort):
         total = np.zeros(scale.mean.release.dimension, dtype=np.int64)
         for p in scale.clients:
             limit = max_answer_norm(self._population, p, request, scale)
-            total += _checked(self._sites[p], messages[p], request, digest, scale, limit)
+            total += checked_steps(self._sites[p], messages[p], request, digest, scale, limit)
         return total
+
+
+class NoisySites(Protocol):
+    """Sites that are asked once it is known with which noise."""
+
+    def request(self, mean: BoundedMean, multiplier: float) -> tuple[Any, NoiseScale]:
+        """Return the request for a release, and the scale of its noise."""
+        ...
+
+    def total(self, request: Any, scale: NoiseScale) -> np.ndarray:
+        """Return the sum of the sites' noisy answers, in grid steps."""
+        ...
 
 
 class SitesMechanism(Mechanism):
@@ -60,7 +72,7 @@ class SitesMechanism(Mechanism):
     ``honest`` sites add their noise; against the server, with the noise of one site.
     """
 
-    def __init__(self, cohort: OwnNoiseCohort, ledger: Ledger, noise: NoiseSource):
+    def __init__(self, cohort: NoisySites, ledger: Ledger, noise: NoiseSource):
         super().__init__(ledger, noise)
         self._cohort = cohort
 
@@ -81,7 +93,9 @@ class SitesMechanism(Mechanism):
         return Released(total * grid, release, len(scale.clients) * scale.site_std**2)
 
 
-def _checked(site: str, message: Message, request: Request, digest: str, scale: NoiseScale, limit: float) -> np.ndarray:
+def checked_steps(
+    site: str, message: Message, request: object, digest: str, scale: NoiseScale, limit: float
+) -> np.ndarray:
     """Return the whole numbers in an answer; refuse an answer that cannot be right."""
     fields, steps = message.fields, message.arrays.get(STEPS)
     if message.kind != ANSWER or fields.get("request") != digest:

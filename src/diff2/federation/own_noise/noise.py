@@ -38,7 +38,7 @@ from ...privacy.mechanism import leaf_noise, noise_scale, rounding_of, whole_ste
 from ...privacy.release import FULL
 from ...privacy.trust import honest_among
 from ...questions import Population, Question
-from ..agreement import Agreement
+from ..agreement import AnyAgreement
 from ..faults import Refusal
 from ..wire.request import Request
 
@@ -47,7 +47,7 @@ TAIL = 12.0  # deviations; the noise is longer than sqrt(d) + TAIL of them with 
 MAX_TOTAL = 2.0**62  # of a sum of whole numbers
 
 
-def check_trust(agreement: Agreement, sites: int) -> None:
+def check_trust(agreement: AnyAgreement, sites: int) -> None:
     """Refuse agreements that are not sound where sites add their own noise."""
     trust = agreement.trust
     if trust.noise == "server":
@@ -101,7 +101,7 @@ def max_answer_norm(
     population: Population, client: int, request: Request, scale: NoiseScale, max_total: float = MAX_TOTAL
 ) -> float:
     """Return the largest norm of an honest answer, in grid steps; exceeded with a probability below 2^-100."""
-    question, dimension = request.question, scale.mean.release.dimension
+    question = request.question
     units = 1 if population.unit == "client" else population.sizes[client]
     if question.batch.rate is None and population.unit != "client":
         units = population.count(client, question.batch, question.round)
@@ -110,13 +110,19 @@ def max_answer_norm(
         _weight(population, client, question, scale) * units * scale.mean.release.clip * (1 + 2 * rounding + TOLERANCE)
     )
     nodes = 2 * scale.mean.release.nodes if question.leaves else 1
+    return norm_limit(value, scale, f"round {question.round}", nodes, max_total)
+
+
+def norm_limit(value: float, scale: NoiseScale, what: str, nodes: int = 1, max_total: float = MAX_TOTAL) -> float:
+    """Return the largest norm, in grid steps, of a value of this length with the noise of so many nodes."""
+    dimension = scale.mean.release.dimension
     noise = scale.site_std * math.sqrt(nodes) * (math.sqrt(dimension) + TAIL)
     limit = (value + noise) / scale.grid + math.sqrt(dimension)
     if limit * len(scale.clients) >= max_total:
         bits = math.log2(limit * len(scale.clients))
         raise InvalidArgument(
-            f"the sum of the answers of round {question.round} may need {bits:.0f} bits, more than is available: the "
-            "noise is too small relative to the values. Lower epsilon"
+            f"the sum of the answers of {what} may need {bits:.0f} bits, more than is available: the noise is too "
+            "small relative to the values. Lower epsilon"
         )
     return limit
 

@@ -27,7 +27,7 @@ from ...training.build import assembled
 from ...training.directory import RunDirectory
 from ...training.header import header, same_bytes
 from ...training.loop import Training
-from ..agreement import Agreement
+from ..agreement import Agreement, AnyAgreement
 from ..faults import BadAnswer, SitesMissing
 from ..own_noise.cohort import OwnNoiseCohort, SitesMechanism
 from ..own_noise.noise import check_trust
@@ -69,14 +69,14 @@ def prepare_at_sites(
     check_trust(agreement, len(sites))
     require_members(transport, sites)
     agreed = {"agreement": agreement.to_json()}
-    described = _asked(transport, Message(DESCRIBE, agreed), sites, timeout)
-    sizes = [_size(site, described[site]) for site in sites]
+    described = asked(transport, Message(DESCRIBE, agreed), sites, timeout)
+    sizes = [size_of(site, described[site]) for site in sites]
     noise_plan = agreement.plan(sizes)
     engine, _ = agreement.build_engine()
     told = [EXACT_SIZES] if noise_plan.population.adjacency == ADD_OR_REMOVE_ONE and _exact(described) else []
     leaks = declare_leaks(agreement.privacy.budget, None, None, (*agreement.leaks, *told), strict)
     columns = described_columns(agreement.encoding, agreement.leaks)
-    trust, name = _trust(agreement, len(sites)), _run_id(Path(directory), sites, resume)
+    trust, name = trust_of(agreement, len(sites)), run_id(Path(directory), sites, resume)
     run = RunDirectory(
         directory,
         header=header(noise_plan, engine, agreement.run.seed, leaks, trust, columns=columns),
@@ -93,8 +93,8 @@ def prepare_at_sites(
     tag = b""
     if not run.complete:
         fields = {**agreed, "run": name, "sites": list(sites), "sizes": sizes, "engine": engine.name}
-        opened = _asked(transport, Message(OPEN, fields), sites, timeout)
-        tag = _sites_tag(agreement, sites, opened, keys)
+        opened = asked(transport, Message(OPEN, fields), sites, timeout)
+        tag = sites_tag(sites, opened, keys if agreement.trust.sealed else None)
     ledger = run.open_ledger(tag)
     place: tuple[Any, ...] = (transport, sites, noise_plan.population, name)
     options: dict[str, Any] = {"source": run.noise, "timeout": timeout, "watch": watch}
@@ -107,20 +107,19 @@ def prepare_at_sites(
     return assembled(noise_plan, agreement.build_model(), engine, run, cohort, mechanism, agreement.run.output)
 
 
-def _asked(transport: Transport, message: Message, sites: Sequence[str], timeout: float) -> Mapping[str, Message]:
+def asked(transport: Transport, message: Message, sites: Sequence[str], timeout: float) -> Mapping[str, Message]:
+    """Return what all sites answer."""
     return read_answers(transport.broadcast(write(message), sites, timeout), sites, timeout)
 
 
-def _sites_tag(
-    agreement: Agreement, sites: Sequence[str], opened: Mapping[str, Message], keys: SiteKeys | None
-) -> bytes:
+def sites_tag(sites: Sequence[str], opened: Mapping[str, Message], keys: SiteKeys | None = None) -> bytes:
     """Return a hash of the fingerprints of the sites' keys, each of which is bound to the records of its site.
 
     A site that lost its ledger takes a new key, so the run is not resumed. Sites whose keys for sealing are not the
     coordinator's are refused.
     """
     for site in sites:
-        if agreement.trust.sealed and opened[site].fields.get("keys") != (keys and keys.fingerprint):
+        if keys is not None and opened[site].fields.get("keys") != keys.fingerprint:
             raise BadAnswer(f"site {site!r} has other keys than the coordinator; give all sites the same file")
     tags = [str(opened[site].fields.get("key")) for site in sites]
     return hashlib.sha256("\n".join(tags).encode()).digest()
@@ -129,6 +128,11 @@ def _sites_tag(
 def close_run(training: Training, transport: Transport, timeout: float) -> list[str]:
     """Notify the sites that the run is complete; return those that could not be reached, which does no harm."""
     sites, run = (training.directory.settings[name] for name in ("sites", "run"))
+    return close_at_sites(run, sites, transport, timeout)
+
+
+def close_at_sites(run: str, sites: Sequence[str], transport: Transport, timeout: float) -> list[str]:
+    """Do the same for a run by its name."""
     replies = transport.broadcast(write(Message(CLOSE, {"run": run})), sites, timeout)
     return [site for site in sites if site not in replies.answers]
 
@@ -144,7 +148,7 @@ def require_members(transport: Transport, sites: Sequence[str]) -> None:
         )
 
 
-def _trust(agreement: Agreement, sites: int) -> dict[str, Any] | None:
+def trust_of(agreement: AnyAgreement, sites: int) -> dict[str, Any] | None:
     """Return who adds the noise, for the ledger; None where the server does."""
     trust = agreement.trust
     if trust.noise == "server":
@@ -152,8 +156,9 @@ def _trust(agreement: Agreement, sites: int) -> dict[str, Any] | None:
     return {**asdict(trust), "sites": sites, "min_honest_sites": trust.honest_of(sites)}
 
 
-def _size(site: str, description: Message) -> int:
-    size = description.fields.get("size")
+def size_of(site: str, description: Message, what: str = "size") -> int:
+    """Return a number of records, or of units, as a site states it."""
+    size = description.fields.get(what)
     if isinstance(size, bool) or not isinstance(size, int) or size < 1 or description.fields.get("site") != site:
         raise BadAnswer(f"site {site!r} does not describe itself correctly")
     return size
@@ -178,7 +183,7 @@ def recorded_run(directory: Path) -> tuple[str, tuple[str, ...]] | None:
         ) from None
 
 
-def _run_id(directory: Path, sites: Sequence[str], resume: bool) -> str:
+def run_id(directory: Path, sites: Sequence[str], resume: bool) -> str:
     """Return the random identifier of the run, which is kept in its directory."""
     known = recorded_run(directory)
     if known is not None:

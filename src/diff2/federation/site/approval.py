@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..._files import read_json, write_json
-from ..agreement import Agreement
+from ..agreement import AnyAgreement
 from ..faults import Refusal
 from .columns import Column, check_columns
 from .policy import Policy
@@ -22,7 +22,7 @@ FOLDER = "approved"
 class NotApproved(Refusal):
     """Nobody at the site approved the agreement, and its policy does not either."""
 
-    def __init__(self, agreement: Agreement):
+    def __init__(self, agreement: AnyAgreement):
         self.agreement = agreement
         super().__init__(
             f"nobody at this site approved the agreement {agreement.digest[:16]}; whoever answers for the records "
@@ -30,7 +30,7 @@ class NotApproved(Refusal):
         )
 
 
-def approve(directory: Path, agreement: Agreement) -> Path:
+def approve(directory: Path, agreement: AnyAgreement) -> Path:
     """Write down that this site takes part in runs of exactly this agreement; return the file."""
     path = _path(directory, agreement)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,18 +39,18 @@ def approve(directory: Path, agreement: Agreement) -> Path:
     return path
 
 
-def approved(directory: Path, agreement: Agreement) -> bool:
+def approved(directory: Path, agreement: AnyAgreement) -> bool:
     """Whether somebody at the site approved exactly this agreement."""
     return (read_json(_path(directory, agreement)) or {}).get("agreement") == agreement.to_json()
 
 
-def require_approved(directory: Path, policy: Policy, columns: Mapping[str, Column], agreement: Agreement) -> None:
+def require_approved(directory: Path, policy: Policy, columns: Mapping[str, Column], agreement: AnyAgreement) -> None:
     """Refuse an agreement that nobody here approved, or that exceeds a limit. No record is read."""
     if not (approved(directory, agreement) or policy.approves(agreement, columns)):
         raise NotApproved(agreement)
-    check_columns(columns, agreement.encoding)
+    check_columns(columns, agreement)
     policy.check(agreement)
 
 
-def _path(directory: Path, agreement: Agreement) -> Path:
+def _path(directory: Path, agreement: AnyAgreement) -> Path:
     return directory / FOLDER / f"{agreement.digest}.json"

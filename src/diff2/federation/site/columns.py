@@ -9,13 +9,14 @@ from typing import Any
 
 from ...data.scaling import Encoding, Scaling
 from ...errors import InvalidArgument
+from ..agreement import AnyAgreement
 from ..faults import Refusal
 
 
-def check_columns(pinned: Mapping[str, Column], encoding: Encoding) -> None:
+def check_columns(pinned: Mapping[str, Column], agreement: AnyAgreement) -> None:
     """Refuse an agreement that takes a pinned column for something else."""
     for name, column in pinned.items():
-        if column.pinned and not column.means(name, encoding):
+        if column.pinned and not agreement.agrees(name, column):
             raise Refusal(f"the column {name!r} does not mean at this site what the agreement says of it")
 
 
@@ -28,7 +29,7 @@ class Column:
         bounds: its public range, of a number.
         missing: what stands in for a missing number; by default the middle of the bounds.
         unit: of measurement.
-        classes: the public list, of a target that is a class.
+        classes: the public list, of a target that is a class; in a fit, of any column of categories.
     """
 
     name: str | None = None

@@ -13,9 +13,10 @@ from ..agreement import Agreement
 from ..faults import Refusal
 from ..own_noise.noise import MAX_TOTAL, SiteNoise
 from ..sealed.keys import MAX_TOTAL as MAX_SEALED_TOTAL
-from ..wire.messages import Message
+from ..wire.messages import Message, digest
 from ..wire.request import ANSWER, Request, as_array, read_request
 from .declared import require_declared
+from .ledger import Answer
 from .records import SiteRecords
 
 
@@ -51,19 +52,23 @@ class OpenRun:
             require_declared(self.agreement.algorithm, self._population, self._client, question)
         return request
 
+    def identity(self, message: Message, payload: bytes) -> str:
+        """Return the digest by which a request is known."""
+        return digest(payload)
+
     def answer(
-        self, request: Request, sent: str, sites: Sequence[str], earlier: Sequence[tuple[Release, str]]
+        self, request: Request, sent: str, sites: Sequence[str], answers: Sequence[Answer]
     ) -> tuple[Message, Release, str]:
         """Return the answer, what it is by itself as a release, and of a leaf of a tree the digest.
 
         Args:
             sent: digest of the request, by which the answer refers to it.
             sites: of the run, in order.
-            earlier: what this site has released in this run so far, with the digests of leaves.
+            answers: what this site has answered in this run so far.
         """
         if self._noise is None:
             return self._clipped_sum(request, sent)
-        found = self._noise.answer(request, sent, earlier)
+        found = self._noise.answer(request, sent, [(answer.release, answer.leaf) for answer in answers])
         fields = {
             "request": sent,
             "grid": found.scale.grid,

@@ -26,9 +26,11 @@ from ..._validate import at_least, nearest, one_of, positive
 from ...algorithms import ALGORITHMS
 from ...errors import InvalidArgument
 from ...planning import Plan
+from ...planning.filter import FILTER
 from ...privacy import total_epsilon
-from ..agreement import Agreement
+from ..agreement import AnyAgreement
 from ..faults import Refusal
+from ..fit_agreement import FitPlan
 from .columns import Column
 
 TABLES = ("site", "data", "policy")
@@ -43,14 +45,14 @@ class Policy:
         epsilon: limit on the sum of the epsilons of all runs it takes part in; inf allows runs that are not private.
         delta: limit on the sum of their deltas.
         smallest_size: take part only with at least this many records.
-        algorithms: the allowed ones; None: all.
-        models: the allowed ones.
+        algorithms: the allowed ones, "fit" among them; None: all.
+        models: the allowed ones of training.
         reported_size: train on the first records only, this many, and report this number instead of the true one. With
             Poisson batches there may also be fewer: the rest of the places is empty, and nobody can tell.
         require_own_noise: take part only where the sites add the noise themselves.
         require_secure_aggregation: take part only where the server sees nothing but ciphertexts.
         max_epsilon_per_run: limit on the epsilon of one run.
-        max_rounds: limit on the rounds of one run.
+        max_rounds: limit on the rounds of one run; a fit counts as 512, the most that it may release.
         max_epsilon_against_server: limit on what one run costs against the server, which sees this site's answers with
             this site's noise alone; implies ``require_own_noise``.
         require_group_column: take part only where records with the same value in this column, by its agreed name, are
@@ -85,7 +87,7 @@ class Policy:
         positive("delta", self.delta)
         at_least("smallest_size", self.smallest_size, 1)
         for name in self.algorithms or ():
-            one_of("algorithms", name, ALGORITHMS)
+            one_of("algorithms", name, (*ALGORITHMS, FILTER))
         for name in self.models:
             one_of("models", name, MODELS)
         if self.reported_size is not None:
@@ -99,23 +101,23 @@ class Policy:
         if bool(self.columns) != bool(self.targets):
             raise InvalidArgument("expected columns and targets, which approve runs together, or neither")
 
-    def approves(self, agreement: Agreement, pinned: Mapping[str, Column]) -> bool:
+    def approves(self, agreement: AnyAgreement, pinned: Mapping[str, Column]) -> bool:
         """Whether a run needs nobody's approval: all its columns are named here, and pinned in ``[data.columns]``."""
-        encoding, group = agreement.encoding, agreement.group_column
-        inputs = {*encoding.inputs, *(() if group is None else (group,))}
+        group, used = agreement.group_column, (*agreement.inputs, agreement.target)
+        inputs = {*agreement.inputs, *(() if group is None else (group,))}
         return (
             inputs <= set(self.columns)
-            and encoding.target in self.targets
-            and all(name in pinned and pinned[name].pinned for name in (*encoding.inputs, encoding.target))
+            and agreement.target in self.targets
+            and all(name in pinned and pinned[name].pinned for name in used)
         )
 
-    def check(self, agreement: Agreement) -> None:
+    def check(self, agreement: AnyAgreement) -> None:
         """Refuse an agreement that exceeds a limit."""
-        name = agreement.algorithm.name
+        name = agreement.method
         if self.algorithms is not None and name not in self.algorithms:
             raise Refusal(f"the policy of this site does not allow the algorithm {name!r}")
-        if "mlp" not in self.models:
-            raise Refusal("the policy of this site does not allow the model 'mlp'")
+        if not set(agreement.models) <= set(self.models):
+            raise Refusal(f"the policy of this site does not allow the model {agreement.models[0]!r}")
         own_noise = self.require_own_noise or self.max_epsilon_against_server is not None
         if own_noise and agreement.trust.noise != "sites":
             raise Refusal("the policy of this site requires that sites add the noise themselves: trust = 'sites'")
@@ -126,10 +128,8 @@ class Policy:
                 f"the policy of this site requires that records with the same {self.require_group_column!r} are "
                 "protected together: group_column in [data]"
             )
-        if self.max_rounds is not None and agreement.algorithm.rounds > self.max_rounds:
-            raise Refusal(
-                f"the run has {agreement.algorithm.rounds} rounds; the policy of this site allows {self.max_rounds}"
-            )
+        if self.max_rounds is not None and agreement.rounds > self.max_rounds:
+            raise Refusal(f"the run has {agreement.rounds} rounds; the policy of this site allows {self.max_rounds}")
         if agreement.privacy.epsilon > self.max_epsilon_per_run:
             raise Refusal(
                 f"the run costs epsilon={agreement.privacy.epsilon:g}; the policy of this site allows "
@@ -145,7 +145,7 @@ class Policy:
                 f"of this site allows epsilon={self.epsilon:g} at delta={self.delta:g} in total"
             )
 
-    def check_total(self, agreement: Agreement, epsilon: float, delta: float) -> None:
+    def check_total(self, agreement: AnyAgreement, epsilon: float, delta: float) -> None:
         """Refuse another run where earlier ones have cost ``epsilon`` and ``delta``."""
         new = epsilon + agreement.privacy.epsilon
         if new > self.epsilon or (self.epsilon < float("inf") and delta + agreement.privacy.delta > self.delta):
@@ -155,7 +155,9 @@ class Policy:
                 f"delta={self.delta:g}"
             )
 
-    def check_sites(self, agreement: Agreement, plan: Plan, me: str, sites: Sequence[str], *, by_name: bool) -> None:
+    def check_sites(
+        self, agreement: AnyAgreement, plan: Plan | FitPlan, me: str, sites: Sequence[str], *, by_name: bool
+    ) -> None:
         """Refuse a run that counts on the noise of sites that this one does not know.
 
         Args:
@@ -186,7 +188,7 @@ class Policy:
             )
 
 
-def epsilon_against_server(agreement: Agreement, plan: Plan) -> float:
+def epsilon_against_server(agreement: AnyAgreement, plan: Plan | FitPlan) -> float:
     """Return at most what all answers of a site cost against someone who sees each, with the site's noise alone."""
     if agreement.trust.noise == "server":
         return math.inf

@@ -16,9 +16,11 @@ from ...errors import InvalidArgument
 from ...tables.cell_column import Cells
 from ...tables.files import read_tables
 from ...tables.frames import Frame, as_frame
-from ..agreement import Agreement
+from ..agreement import Agreement, AnyAgreement
+from ..fit_agreement import FitAgreement
 from .clamped import Clamped
 from .policy import SiteData, SiteFile
+from .table_records import TableRecords, table_records
 
 
 class SiteRecords(NamedTuple):
@@ -27,6 +29,16 @@ class SiteRecords(NamedTuple):
     client: Client
     groups: Tensor | None  # the number of each record's group, where groups are protected
     notes: tuple[str, ...] = ()  # what had to be clamped or filled in, for the site's own log
+
+    @property
+    def records(self) -> int:
+        """The number of records."""
+        return self.client.size
+
+    @property
+    def size(self) -> int:
+        """What the site reports."""
+        return self.client.size
 
     @property
     def parts(self) -> list[Tensor]:
@@ -39,13 +51,15 @@ class SiteRecords(NamedTuple):
         return SiteRecords(client, None if self.groups is None else self.groups[:count].contiguous(), self.notes)
 
 
-def load_records(site: SiteFile, agreement: Agreement) -> SiteRecords:
+def load_records(site: SiteFile, agreement: AnyAgreement) -> SiteRecords | TableRecords:
     """Read the site's table or arrays, rename its columns, and encode them as agreed.
 
     Raises an error if the file is damaged or its header does not have the agreed columns, but for no value in it.
     """
-    clamped, groups = Clamped(agreement.encoding), None
     found = _read(site)
+    if isinstance(agreement, FitAgreement):
+        return table_records(found, site.data, agreement)
+    clamped, groups = Clamped(agreement.encoding), None
     if isinstance(found, tuple):
         inputs, targets = clamped.arrays(*found[:2])
         groups = as_frame({"groups": found[2]})["groups"] if len(found) == 3 and found[2] is not None else None

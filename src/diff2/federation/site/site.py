@@ -18,14 +18,17 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from ..._version import __version__
 from ...errors import Diff2Error, InvalidArgument
 from ...planning import Plan
+from ...privacy import NoiseSource
 from ...privacy.release import ADD_OR_REMOVE_ONE
 from ...training.directory import records_tag
-from ..agreement import Agreement, read_agreement
+from ..agreement import AnyAgreement, read_agreement
 from ..faults import BadMessage, CannotWrite, Refusal
+from ..fit_agreement import FitAgreement, FitPlan
 from ..own_noise.noise import check_trust
 from ..sealed.keys import MODEL, NO_KEYS, SEALED, SiteKeys, sealed_answer, store_model
 from ..wire.messages import Message, digest, read, refusal, write
@@ -37,17 +40,18 @@ from ..wire.request import (
     DESCRIPTION,
     OPEN,
     OPENED,
-    Request,
     whole_number,
 )
 from ..wire.transport import NOBODY, Caller
 from .approval import approve, approved, require_approved
 from .columns import Column
 from .ledger import Answer, RunLine, SiteLedger
+from .open_fit import OpenFit
 from .open_run import OpenRun
 from .policy import Policy, SiteFile
 from .records import SiteRecords, load_records
 from .run_key import key_path, run_source
+from .table_records import TableRecords
 
 LOG = logging.getLogger("diff2.site")
 RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -61,7 +65,7 @@ class Site:
     def __init__(
         self,
         name: str,
-        load: Callable[[Agreement], SiteRecords],
+        load: Callable[[AnyAgreement], SiteRecords | TableRecords],
         policy: Policy,
         directory: Path,
         keys: SiteKeys | None = None,
@@ -82,15 +86,15 @@ class Site:
         self.ledger = SiteLedger(directory / "ledger.jsonl", name)
         self._load = load
         self._directory = directory
-        self._runs: dict[str, OpenRun] = {}
-        self._loaded: tuple[str, SiteRecords] | None = None
+        self._runs: dict[str, OpenRun | OpenFit] = {}
+        self._loaded: tuple[str, SiteRecords | TableRecords] | None = None
         self._last: tuple[str, bytes] = ("", b"")  # digest of the last request, and its answer
 
-    def approve(self, agreement: Agreement) -> None:
+    def approve(self, agreement: AnyAgreement) -> None:
         """Take part in runs of exactly this agreement, as far as the policy allows."""
         approve(self._directory, agreement)
 
-    def require_approved(self, agreement: Agreement) -> None:
+    def require_approved(self, agreement: AnyAgreement) -> None:
         """Refuse an agreement that nobody here approved, or that exceeds a limit. No record is read."""
         require_approved(self._directory, self.policy, self._columns, agreement)
 
@@ -137,7 +141,7 @@ class Site:
         ):
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
 
-    def _refused(self, run: str, reason: str, agreement: Agreement | None = None) -> bytes:
+    def _refused(self, run: str, reason: str, agreement: AnyAgreement | None = None) -> bytes:
         LOG.warning("site %s refused: %s", self.name, reason)
         self.ledger.refuse(
             run if RUN_ID.fullmatch(run) else "", reason, None if agreement is None else agreement.to_json()
@@ -185,21 +189,24 @@ class Site:
         if name not in self._runs:
             raise Refusal("the run is not open; open it first")
         run = self._runs[name]
-        return self._once(run, run.read(message, sealed=sealed), payload)
+        return self._once(run, run.read(message, sealed=sealed), run.identity(message, payload))
 
     def _describe(self, message: Message) -> Message:
         agreement = self._agreement(message)
         records = self._records(agreement)
         size, exact = self._size(agreement, records), self.policy.reported_size is None
-        return Message(DESCRIPTION, {"site": self.name, "size": size, "exact": exact, "version": __version__})
+        fields = {"site": self.name, "size": size, "exact": exact, "version": __version__}
+        if isinstance(records, TableRecords):
+            fields["records"] = records.records
+        return Message(DESCRIPTION, fields)
 
-    def _size(self, agreement: Agreement, records: SiteRecords) -> int:
-        """Return the number of records that the site reports."""
+    def _size(self, agreement: AnyAgreement, records: SiteRecords | TableRecords) -> int:
+        """Return the number of records, or of units of a fit, that the site reports."""
         reported = self.policy.reported_size
-        poisson = agreement.algorithm.adjacency == ADD_OR_REMOVE_ONE
-        return reported if poisson and reported is not None else records.client.size
+        poisson = agreement.adjacency == ADD_OR_REMOVE_ONE
+        return reported if poisson and reported is not None else records.size
 
-    def _agreement(self, message: Message) -> Agreement:
+    def _agreement(self, message: Message) -> AnyAgreement:
         """Return the agreement in a message, if this site takes part in it."""
         try:
             agreement = read_agreement(message.fields.get("agreement"))
@@ -221,7 +228,7 @@ class Site:
             raise Refusal("the run is complete; it cannot be opened again")
         self._require_affordable(run, agreement)
         source = run_source(self._directory, run, agreement.run.seed, new=known is None)
-        opened = OpenRun(agreement, plan, index, records, source)
+        opened = _opened(agreement, plan, index, records, source, message.fields.get("records"))
         if opened.engine != message.fields.get("engine"):
             raise Refusal(
                 f"this site computes gradients with the engine {opened.engine!r}, the server expects "
@@ -230,7 +237,7 @@ class Site:
         epsilon = agreement.privacy.epsilon if agreement.run.seed is None else float("inf")
         tag = records_tag(source.key, [records.parts]).hex()
         line = RunLine(
-            run, agreement.digest, agreement.algorithm.name, epsilon, agreement.privacy.delta, sites, plan.client_sizes,
+            run, agreement.digest, agreement.method, epsilon, agreement.privacy.delta, sites, plan.client_sizes,
             tag, opened.threads, agreement.to_json(),
         )  # fmt: skip
         if known is not None and known._replace(terms={}) != line._replace(terms={}):
@@ -243,12 +250,12 @@ class Site:
         shared = {"keys": self.keys.fingerprint} if self.keys is not None and agreement.trust.sealed else {}
         return Message(OPENED, {"run": run, "site": self.name, "key": source.bytes(16, "fingerprint").hex(), **shared})
 
-    def _require_affordable(self, run: str, agreement: Agreement) -> None:
+    def _require_affordable(self, run: str, agreement: AnyAgreement) -> None:
         """Refuse a run that was not answered yet, hence cost nothing, and would now exceed the policy's total."""
         if not self.ledger.charged(run):
             self.policy.check_total(agreement, self.ledger.epsilon, self.ledger.delta)
 
-    def _stated(self, message: Message, agreement: Agreement) -> tuple[str, tuple[str, ...], Plan]:
+    def _stated(self, message: Message, agreement: AnyAgreement) -> tuple[str, tuple[str, ...], Plan | FitPlan]:
         """Return the run, its sites and its plan as the server states them."""
         run, sites, sizes = (message.fields.get(name) for name in ("run", "sites", "sizes"))
         if not isinstance(run, str) or not RUN_ID.fullmatch(run):
@@ -275,9 +282,9 @@ class Site:
         key_path(self._directory, run).unlink(missing_ok=True)
         return Message(CLOSED, {"run": run, "site": self.name})
 
-    def _once(self, run: OpenRun, request: Request, payload: bytes) -> bytes:
-        """Return an answer: a repeated request gets the same bytes, a changed one is refused."""
-        name, sent = request.run, digest(payload)
+    def _once(self, run: OpenRun | OpenFit, request: Any, sent: str) -> bytes:
+        """Return an answer: a repeated request, by its digest, gets the same bytes, a changed one is refused."""
+        name = request.run
         known = self.ledger.answered(name, request.label)
         if known is not None and known.request != sent:
             raise Refusal(
@@ -287,8 +294,7 @@ class Site:
         if self._last[0] == sent:
             return self._last[1]
         self._require_affordable(name, run.agreement)
-        earlier = [(answer.release, answer.leaf) for answer in self.ledger.answers(name)]
-        message, release, leaf = run.answer(request, sent, self.ledger.runs[name].sites, earlier)
+        message, release, leaf = run.answer(request, sent, self.ledger.runs[name].sites, self.ledger.answers(name))
         answer = write(message)
         if known is None:
             line = Answer(name, release, request.label[2], request.multiplier, sent, digest(answer), leaf)
@@ -301,7 +307,7 @@ class Site:
         self._last = (sent, answer)
         return answer
 
-    def _records(self, agreement: Agreement) -> SiteRecords:
+    def _records(self, agreement: AnyAgreement) -> SiteRecords | TableRecords:
         """Return the records this site trains on, read once."""
         if self._loaded is None or self._loaded[0] != agreement.digest:
             try:
@@ -313,10 +319,18 @@ class Site:
                 self._log(note)
             self._loaded = (agreement.digest, records)
         records = self._loaded[1]
-        poisson = agreement.algorithm.adjacency == ADD_OR_REMOVE_ONE and self.policy.reported_size is not None
-        if not poisson and records.client.size < max(self.policy.smallest_size, self.policy.reported_size or 1):
+        poisson = agreement.adjacency == ADD_OR_REMOVE_ONE and self.policy.reported_size is not None
+        if not poisson and records.records < max(self.policy.smallest_size, self.policy.reported_size or 1):
             raise Refusal("the site has fewer records than its policy requires")
         return records if self.policy.reported_size is None else records.first(self.policy.reported_size)
+
+
+def _opened(
+    agreement: AnyAgreement, plan: Any, client: int, records: Any, source: NoiseSource, stated: Any
+) -> OpenRun | OpenFit:
+    if isinstance(agreement, FitAgreement):
+        return OpenFit(agreement, plan, client, records, source, stated)
+    return OpenRun(agreement, plan, client, records, source)
 
 
 def site_from_file(name: str, file: SiteFile) -> Site:

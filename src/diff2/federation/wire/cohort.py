@@ -83,12 +83,9 @@ class RemoteCohort:
 
     def _exchange(self, request: Request, clients: Sequence[int]) -> tuple[dict[int, Message], str]:
         """Ask these clients; return their messages, and the digest by which they refer to the request."""
-        payload, sites, began = write(request.message()), [self._sites[p] for p in clients], time.perf_counter()
-        found = read_answers(self._transport.broadcast(payload, sites, self._timeout), sites, self._timeout)
-        received = sum(array.nbytes for message in found.values() for array in message.arrays.values())
-        seconds = time.perf_counter() - began
-        self._watch(Exchange(request.question.round, tuple(sites), seconds, len(payload) * len(sites), received))
-        return {p: found[self._sites[p]] for p in clients}, digest(payload)
+        message, sites = request.message(), [self._sites[p] for p in clients]
+        found = broadcast_and_read(self._transport, message, sites, self._timeout, request.question.round, self._watch)
+        return {p: found[self._sites[p]] for p in clients}, digest(write(message))
 
     def _checked(self, client: int, message: Message, question: Question, request: str) -> Vector:
         """Return the sum in an answer; refuse an answer that cannot be right."""
@@ -116,6 +113,22 @@ class RemoteCohort:
                 "the software at that site"
             )
         return torch.from_numpy(value).to(params.device)
+
+
+def broadcast_and_read(
+    transport: Transport,
+    message: Message,
+    sites: Sequence[str],
+    timeout: float,
+    round: int,
+    watch: Callable[[Exchange], None],
+) -> Mapping[str, Message]:
+    """Ask these sites, count the exchange, and return the message of each."""
+    payload, began = write(message), time.perf_counter()
+    found = read_answers(transport.broadcast(payload, sites, timeout), sites, timeout)
+    received = sum(array.nbytes for message in found.values() for array in message.arrays.values())
+    watch(Exchange(round, tuple(sites), time.perf_counter() - began, len(payload) * len(sites), received))
+    return found
 
 
 def read_answers(replies: Replies, sites: Sequence[str], timeout: float) -> Mapping[str, Message]:

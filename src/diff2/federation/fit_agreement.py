@@ -1,0 +1,172 @@
+"""The agreement on a fit: the schema of the sites' tables and the budget. What is asked follows from releases.
+
+A site that approved it answers any listed statistic, as long as the prices add up to no more than the agreed budget:
+which ones are asked, and in which order, costs nothing beyond that (``planning/filter.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from .._fields import convert, from_table
+from .._files import plain
+from .._validate import at_least
+from ..errors import InvalidArgument
+from ..planning.filter import FILTER, MOST_RELEASES, Filter
+from ..privacy import Release
+from ..privacy.release import REPLACE_ONE
+from ..privacy.trust import Trust
+from ..runfile.fit import FitSettings
+from ..runfile.reader import PrivacySettings, RunSettings
+from ..tables.files import FileFormat
+from ..tables.kinds import Category, Classes, Counts, Flag, Number, Regression
+from ..tables.schema import Schema
+
+FORMAT = 1
+SERVER = Trust()
+LARGEST_BOUND = 1e15  # of columns and target: all that is computed from them stays far from overflow
+KEYS = ("fit", "schema", "settings", "sites", "minimum_sites", "trust")
+
+
+class FitPlan(NamedTuple):
+    """Sizes of the sites in units, and releases that cost what the whole budget costs."""
+
+    client_sizes: tuple[int, ...]
+    releases: list[Release]
+
+
+@dataclass(frozen=True)
+class FitAgreement:
+    """What is fitted, to which columns, and under which guarantee."""
+
+    schema: Schema
+    settings: FitSettings
+    sites: tuple[str, ...]
+    trust: Trust = SERVER
+    minimum_sites: int | None = None
+
+    def __post_init__(self) -> None:
+        self.settings.terms.check(self.schema)
+        if not self.sites or len(set(self.sites)) < len(self.sites):
+            raise InvalidArgument(f"expected sites to be different names, got {list(self.sites)!r}")
+        if self.minimum_sites is not None:
+            at_least("minimum_sites", self.minimum_sites, 1)
+        if self.trust.sealed:
+            raise InvalidArgument(
+                "secure_aggregation is for training; in a fit sites can add their own noise: trust = 'sites' alone"
+            )
+        if self.schema.file != FileFormat():
+            raise InvalidArgument("at sites tables are CSV in UTF-8 with commas, or Parquet; leave [file] out")
+        bounds = [bound for one in self.schema.numeric for bound in (one.low, one.high)]
+        bounds += [getattr(self.schema.target, name, None) for name in ("low", "high")]
+        if any(bound is not None and abs(bound) > LARGEST_BOUND for bound in bounds):
+            raise InvalidArgument(f"at sites bounds are at most {LARGEST_BOUND:g}; scale the column")
+
+    method, adjacency, rounds = FILTER, REPLACE_ONE, MOST_RELEASES
+    models: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def privacy(self) -> PrivacySettings:
+        """The budget, and whether whole sites are protected."""
+        unit = "client" if self.settings.unit == "client" else "record"
+        return PrivacySettings(self.settings.epsilon, self.settings.delta, unit=unit, strict=self.settings.strict)
+
+    @property
+    def run(self) -> RunSettings:
+        """What else a run has."""
+        return RunSettings(weighting=self.settings.weighting, seed=self.settings.seed)
+
+    @property
+    def leaks(self) -> tuple[str, ...]:
+        """What was computed from records without noise, if anything."""
+        return tuple(self.schema.leaks())
+
+    @property
+    def required_sites(self) -> int:
+        """How many sites the fit needs."""
+        return len(self.sites) if self.minimum_sites is None else self.minimum_sites
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(self.schema.columns)
+
+    @property
+    def target(self) -> str:
+        return self.schema.target_name
+
+    @property
+    def group_column(self) -> str | None:
+        """Holds the group of each record, where groups are protected."""
+        return self.schema.groups if self.settings.unit == "group" else None
+
+    def plan(self, sizes: Iterable[int]) -> FitPlan:
+        """Return what the fit may cost at most."""
+        return FitPlan(tuple(sizes), Filter(self.privacy.budget).most())
+
+    def meaning(self, name: str) -> dict[str, Any] | None:
+        """Return bounds and unit, or classes, of a column, as a site can pin them; None: it cannot."""
+        part = self.schema.target if name == self.target else self.schema.columns.get(name)
+        if isinstance(part, Category | Classes):
+            return {"classes": part.values}
+        if isinstance(part, Flag):
+            return {"bounds": (0.0, 1.0)}
+        if isinstance(part, Counts):
+            return {"bounds": (0.0, float(part.high))}
+        if isinstance(part, Number | Regression) and part.low is not None and part.high is not None:
+            return {"bounds": (float(part.low), float(part.high)), "unit": part.unit}
+        return None
+
+    def agrees(self, name: str, column: Any) -> bool:
+        """Whether the fit takes a column for what a site says that it is; a missing value stays missing."""
+        if name not in (*self.inputs, self.target):
+            return True  # it does not use it, or as the name of groups
+        pinned = {"bounds": column.bounds, "classes": column.classes, "unit": column.unit, "missing": column.missing}
+        meant = self.meaning(name)
+        return meant is not None and pinned == {"bounds": None, "classes": None, "unit": "", "missing": None} | meant
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; the order of the columns is part of them."""
+        schema = self.schema.to_json()
+        return {
+            "fit": FORMAT,
+            "schema": plain({**schema, "columns": list(schema["columns"].items())}),
+            "settings": plain(asdict(self.settings)),
+            "sites": list(self.sites),
+            "minimum_sites": self.minimum_sites,
+            "trust": asdict(self.trust),
+        }
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 that a site approves: of everything that decides what leaves it, except its records."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
+
+
+def read_fit_agreement(fields: Mapping[str, Any]) -> FitAgreement:
+    """Read what :meth:`FitAgreement.to_json` wrote; unknown names and keys are refused, and nothing is imported."""
+    if fields.get("fit") != FORMAT or set(fields) != set(KEYS):
+        raise InvalidArgument("the agreement is from another version of diff2; all parties need the same version")
+    try:
+        schema = dict(fields["schema"])
+        pairs = [(name, table) for name, table in schema["columns"]]
+        if len({name for name, _ in pairs}) < len(pairs) or not all(isinstance(name, str) for name, _ in pairs):
+            raise ValueError("columns")
+        found = Schema.from_json({**schema, "columns": dict(pairs)})
+        settings, trust = (
+            {name: value for name, value in fields[key].items() if value is not None} for key in ("settings", "trust")
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, InvalidArgument):
+            raise
+        raise InvalidArgument(f"the agreement on a fit is damaged ({type(error).__name__})") from None
+    return FitAgreement(
+        found,
+        from_table(FitSettings, "fit", settings),
+        convert("sites", fields["sites"], tuple[str, ...]),
+        from_table(Trust, "trust", trust),
+        convert("minimum_sites", fields["minimum_sites"], int) if fields["minimum_sites"] else None,
+    )

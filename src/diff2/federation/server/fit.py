@@ -1,0 +1,207 @@
+"""The server's side of a fit: it agrees with the sites, asks them for statistics, and follows the recipe.
+
+Under one seed the model has the same bytes as :func:`diff2.fit` on the records of all sites, one after the other: sites
+compute their sums with the same class, and both add them up by one function, in the order of the sites.
+
+A fit that was killed is begun anew with the key of its noise: the same questions get the same answers, at the sites and
+in the ledger, so nothing is released twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..._validate import positive
+from ...errors import leak
+from ...fitting.asking import Scores, Statistic
+from ...fitting.cohort import Census, added
+from ...fitting.fit import algorithm_of, fitted
+from ...fitting.model import FittedModel
+from ...fitting.opening import Opened, header_of, public_draws
+from ...fitting.saving import ARRAYS, HEALTH, PREPARATION, SCHEMA
+from ...fitting.session import Progress, Session
+from ...fitting.travelling import dimension_of
+from ...planning.filter import Filter
+from ...privacy import BoundedMean, Mechanism
+from ...training.directory import RunDirectory
+from ..faults import BadAnswer
+from ..fit_agreement import FitAgreement
+from ..own_noise.cohort import SitesMechanism, checked_steps
+from ..own_noise.noise import NoiseScale, check_trust
+from ..own_noise.statistic import longest_part, max_part_norm, statistic_scale
+from ..wire.cohort import Exchange, broadcast_and_read
+from ..wire.messages import Message
+from ..wire.request import ANSWER, DESCRIBE, OPEN
+from ..wire.statistic import StatisticRequest, request_digest
+from ..wire.transport import Transport
+from .run import asked, require_members, run_id, sites_tag, size_of, trust_of
+
+ENGINE = "table"
+
+
+def fit_at_sites(
+    agreement: FitAgreement,
+    transport: Transport,
+    sites: Sequence[str],
+    *,
+    timeout: float = 60.0,
+    directory: Path,
+    watch: Callable[[Exchange], None] = lambda exchange: None,
+    progress: Progress | None = None,
+) -> FittedModel:
+    """Agree with all sites and fit; leave the model, its ledger and what resumes the fit in the directory.
+
+    Args:
+        sites: the clients, in this order. All must be connected all the time.
+        timeout: seconds a site has for an answer.
+        directory: a fit that was killed in it is resumed.
+        watch: called after every exchange with the sites.
+        progress: is called at each release with the share of the budget that is spent, and what is asked for.
+    """
+    positive("timeout", timeout)
+    check_trust(agreement, len(sites))
+    require_members(transport, sites)
+    for sentence in agreement.leaks:
+        leak(sentence, strict=agreement.settings.strict, stacklevel=3)
+    agreed = {"agreement": agreement.to_json()}
+    described = asked(transport, Message(DESCRIBE, agreed), sites, timeout)
+    census = Census(
+        tuple(size_of(site, described[site]) for site in sites),
+        tuple(size_of(site, described[site], "records") for site in sites),
+        agreement.settings.weighting,
+    )
+    trust, name, budget = trust_of(agreement, len(sites)), run_id(directory, sites, True), agreement.privacy.budget
+    schema, terms = agreement.schema, agreement.settings.terms
+    run = RunDirectory(
+        directory,
+        header=header_of(schema, budget, terms, census.sizes, algorithm_of(schema), agreement.leaks, trust),
+        settings={
+            "sites": list(sites),
+            "run": name,
+            "records": list(census.records),
+            "score": agreement.settings.score,
+        },
+        seed=agreement.settings.seed,
+        resume=True,
+    )
+    if run.complete:
+        return FittedModel.load(directory)
+    fields = {**agreed, "run": name, "sites": list(sites), "sizes": list(census.sizes), "engine": ENGINE}
+    opened = asked(transport, Message(OPEN, {**fields, "records": list(census.records)}), sites, timeout)
+    ledger = run.open_ledger(sites_tag(sites, opened))
+    place: tuple[Any, ...] = (transport, sites, census, name, agreement, timeout, watch)
+    if trust is None:
+        cohort, mechanism = SiteTables(*place), Mechanism(ledger, run.noise)
+    else:
+        noisy = NoisyTables(*place, honest=trust["min_honest_sites"])
+        cohort, mechanism = noisy, SitesMechanism(noisy, ledger, run.noise)
+    session = Session(cohort, mechanism, Filter(budget), progress)
+    opening = Opened(census, session, ledger, public_draws(run.noise))
+    model = fitted(schema, opening, budget.epsilon, score=agreement.settings.score, trees=trust is None)
+    if not (directory / ARRAYS).exists():  # it is written last
+        for file in (SCHEMA, PREPARATION, HEALTH):
+            (directory / file).unlink(missing_ok=True)
+        model.save(directory)
+    run.save(None, [], complete=True)
+    return model
+
+
+class SiteTables:
+    """The sites of a fit, as one cohort; the server adds the noise."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        sites: Sequence[str],
+        census: Census,
+        run: str,
+        agreement: FitAgreement,
+        timeout: float,
+        watch: Callable[[Exchange], None],
+    ):
+        self.census = census
+        self._transport = transport
+        self._sites = tuple(sites)
+        self._run = run
+        self._schema = agreement.schema
+        self._timeout = timeout
+        self._watch = watch
+        self._known: set[str] = set()  # arrays that all sites have from the request before
+
+    def answer(self, statistic: Statistic, number: int, multiplier: float) -> BoundedMean:
+        """Return the sum over all sites with its sensitivity."""
+        totals = self._totals(statistic, number, multiplier)
+        for p, total in enumerate(totals):
+            if float(np.linalg.norm(total)) > longest_part(self.census, p, statistic):
+                raise BadAnswer(
+                    f"site {self._sites[p]!r} answered release {number} with a vector longer than its bound allows; "
+                    "nothing was released. Check the software at that site"
+                )
+        value = added(totals)
+        return self.census.bounded(statistic, number, value, len(value))
+
+    def scores(self, scores: Scores, number: int, multiplier: float) -> np.ndarray:
+        """Return whole-number scores, with weights in units of the heaviest."""
+        return scores.scores(added(self._totals(scores, number, multiplier)))
+
+    def _totals(self, statistic: Statistic | Scores, number: int, multiplier: float) -> list[np.ndarray]:
+        request = self._request(statistic, number, multiplier)
+        messages, sent = self._exchange(request)
+        return [_checked(site, messages[site], request, sent) for site in self._sites]
+
+    def _request(self, statistic: Statistic | Scores, number: int, multiplier: float) -> StatisticRequest:
+        return StatisticRequest(self._run, number, multiplier, statistic, dimension_of(statistic, self._schema))
+
+    def _exchange(self, request: StatisticRequest) -> tuple[Mapping[str, Message], str]:
+        """Ask all sites; return their messages, and the digest by which they refer to the request."""
+        content = request.packed()
+        message = request.message(content, self._known)
+        found = broadcast_and_read(self._transport, message, self._sites, self._timeout, request.number, self._watch)
+        self._known = set(content.arrays)
+        return found, request_digest(message)
+
+
+class NoisyTables(SiteTables):
+    """Sites that answer with noise of their own. Nobody sees exact scores, so no candidate can be chosen."""
+
+    def __init__(self, *place: Any, honest: int):
+        """As :class:`SiteTables`; at least ``honest`` of the sites add their noise as agreed."""
+        super().__init__(*place)
+        self._honest = honest
+
+    def answer(self, statistic: Statistic, number: int, multiplier: float) -> BoundedMean:
+        """Return a mean whose value is still at the sites."""
+        dimension = dimension_of(statistic, self._schema)
+        return replace(self.census.bounded(statistic, number, None, dimension), sources=((1.0, statistic),))
+
+    def request(self, mean: BoundedMean, multiplier: float) -> tuple[StatisticRequest, NoiseScale]:
+        """Return the request for a release, and the scale of its noise."""
+        release, statistic = mean.release, mean.sources[0][1]
+        request = StatisticRequest(self._run, release.round, multiplier, statistic, release.dimension)
+        return request, statistic_scale(self.census, request, self._honest)
+
+    def total(self, request: StatisticRequest, scale: NoiseScale) -> np.ndarray:
+        """Return the sum of the sites' noisy answers, in grid steps."""
+        messages, sent = self._exchange(request)
+        total = np.zeros(request.dimension, dtype=np.int64)
+        for p, site in enumerate(self._sites):
+            limit = max_part_norm(self.census, p, request, scale)
+            total += checked_steps(site, messages[site], request, sent, scale, limit)
+        return total
+
+
+def _checked(site: str, message: Message, request: StatisticRequest, sent: str) -> np.ndarray:
+    """Return the sum in an answer; refuse an answer that cannot be right."""
+    value = message.arrays.get("value")
+    if message.kind != ANSWER or message.fields.get("request") != sent:
+        raise BadAnswer(f"site {site!r} answered another question than {request}")
+    if set(message.arrays) != {"value"} or value is None or value.shape != (request.dimension,):
+        raise BadAnswer(f"site {site!r} answered {request} with shape {None if value is None else value.shape}")
+    if value.dtype != np.float64 or not np.isfinite(value).all():
+        raise BadAnswer(f"site {site!r} answered {request} with values that are not finite doubles")
+    return value

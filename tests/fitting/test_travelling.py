@@ -1,0 +1,186 @@
+"""Statistics travel as names, numbers and arrays; whoever holds the records believes none of their bounds."""
+
+import importlib
+import json
+import math
+import pkgutil
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import diff2
+import diff2.fitting
+from diff2.errors import InvalidArgument
+from diff2.fitting.bounds import Magnitudes, Zoom
+from diff2.fitting.counts import LogMean
+from diff2.fitting.session import Session
+from diff2.fitting.statistics import ClassShares, ClippedDescent, Residuals, TargetMean
+from diff2.fitting.travelling import STATISTICS, Unpacked, dimension_of, packed
+from diff2.fitting.trees import Half, LeafSums, PairScores
+from diff2.tables.encode import encode
+from diff2.tables.kinds import Counts, Number, Regression
+from diff2.tables.schema import Schema
+from fitted import few_trees, schema, table
+
+SCHEMAS = {
+    "regression": schema("regression"),
+    "classes": schema("classes"),
+    "counts": replace(schema("regression"), target=Counts(10)),
+    "no bounds": Schema({"age": Number(), "income": Number()}, "regression", Regression()),
+}
+
+
+def statistics_of_the_library():
+    """All classes that a recipe could ask for: they have a total and a purpose."""
+    for module in pkgutil.iter_modules(diff2.fitting.__path__, "diff2.fitting."):
+        for found in vars(importlib.import_module(module.name)).values():
+            named = isinstance(found, type) and found.__module__ == module.name and hasattr(found, "total")
+            if named and "purpose" in getattr(found, "__dataclass_fields__", {}):
+                yield found
+
+
+@contextmanager
+def watched():
+    """Collect all that a session is asked for."""
+    asked, ask, choose = [], Session.ask, Session.choose
+
+    def note(method):
+        return lambda session, statistic, mu: (asked.append(statistic), method(session, statistic, mu))[1]
+
+    with patch.object(Session, "ask", note(ask)), patch.object(Session, "choose", note(choose)):
+        yield asked
+
+
+@pytest.fixture(scope="module", params=sorted(SCHEMAS))
+def asked(request):
+    """A schema, and all statistics that a fit of it asks for."""
+    with few_trees(), watched() as found:
+        diff2.fit(table(), SCHEMAS[request.param], epsilon=8.0, seed=0)
+    return SCHEMAS[request.param], found
+
+
+def sent(statistic):
+    """What arrives: bytes of JSON, and arrays."""
+    tree, arrays = packed(statistic)
+    return json.loads(json.dumps(tree, allow_nan=False)), arrays
+
+
+def test_every_statistic_is_listed():
+    """One line in travelling.py: a site refuses what it does not know."""
+    found = set(statistics_of_the_library())
+    assert len(found) >= 19
+    assert found == set(STATISTICS)
+
+
+def test_what_a_fit_asks_for_arrives_as_it_was_sent(asked):
+    known, statistics = asked
+    rows, unpacked = encode(table(), known).rows, Unpacked(known)
+    weights, before = np.full(rows.size, 1 / rows.size), {}
+    for statistic in statistics:
+        tree, arrays = sent(statistic)
+        new = {name: array for name, array in arrays.items() if name not in before}
+        arrived, dimension = unpacked.statistic(tree, new)
+        assert type(arrived) is type(statistic)
+        expected = statistic.total(rows, weights, {})
+        np.testing.assert_array_equal(arrived.total(rows, weights, {}), expected)
+        assert expected.shape == (dimension,) == (dimension_of(statistic, known),)
+        for name in ("longest", "diameter", "sensitivity", "purpose"):
+            assert getattr(arrived, name, None) == getattr(statistic, name, None)
+        before = arrays
+
+
+def test_parts_that_come_again_are_the_same_objects(asked):
+    """So that features are computed once, not in every round."""
+    known, statistics = asked
+    unpacked, designs = Unpacked(known), []
+    for statistic in statistics:
+        if isinstance(statistic, ClippedDescent):
+            designs.append(unpacked.statistic(*sent(statistic))[0].residuals.design)
+    assert len(designs) > 1
+    assert all(one is designs[0] for one in designs)
+
+
+def of_kind(asked, kind):
+    return next((one for one in asked[1] if type(one) is kind), None)
+
+
+BOUNDED = schema("regression")
+
+
+class TestRefused:
+    def refuses(self, statistic, known=BOUNDED, match=None, change=lambda tree, arrays: None):
+        tree, arrays = sent(statistic)
+        change(tree, arrays)
+        with pytest.raises(InvalidArgument, match=match):
+            Unpacked(known).statistic(tree, arrays)
+
+    @pytest.mark.parametrize("name", ["longest", "diameter"])
+    def test_bounds_that_somebody_else_states(self, name):
+        self.refuses(ClassShares(3), schema("classes"), change=lambda tree, _: tree.update({name: 1e-9}))
+        arrived, _ = Unpacked(schema("classes")).statistic(*sent(replace(ClassShares(3), **{name: 1e-9})))
+        assert getattr(arrived, name) == getattr(ClassShares(3), name)
+
+    def test_what_is_not_listed(self):
+        for part in ("Session", "FittedModel", "os.system", "", None, 3):
+            self.refuses(TargetMean(0.0, 1.0), match="none that is known", change=lambda t, _, p=part: t.update(part=p))
+        with pytest.raises(InvalidArgument):
+            Unpacked(BOUNDED).statistic(["TargetMean"], {})
+
+    @pytest.mark.parametrize(
+        "statistic",
+        [
+            TargetMean(1.0, 0.0), TargetMean(0.0, 1e31), LogMean(-0.5), Magnitudes((9,), False), ClassShares(2),
+            Zoom((0,), np.array([[1.0, 1.0]]), False), Zoom((0,), np.array([[0.0, 1.0]]), True),
+        ],
+        ids=repr,
+    )  # fmt: skip
+    def test_what_no_record_of_the_columns_could_answer(self, statistic):
+        self.refuses(statistic, schema("classes") if isinstance(statistic, ClassShares) else BOUNDED)
+
+    def test_an_array_under_the_name_of_another(self, asked):
+        def change(tree, arrays):
+            first, second = list(arrays)[:2]
+            arrays[first] = arrays[second]
+
+        self.refuses(asked[1][-1], asked[0], "not the one", change)
+        self.refuses(asked[1][-1], asked[0], "not those", lambda tree, arrays: arrays.popitem())
+        unused = packed(Zoom((0,), np.array([[0.5, 1.0]]), False)).arrays
+        self.refuses(asked[1][-1], asked[0], "not those", lambda tree, arrays: arrays.update(unused))
+
+    @pytest.mark.parametrize("value", [0.0, -1.0, 1e-200, 1e31, math.inf])
+    def test_a_radius_that_hides_or_overflows(self, asked, value):
+        for kind in (ClippedDescent, LeafSums, PairScores):
+            statistic = of_kind(asked, kind)
+            if statistic is not None:
+                self.refuses(replace(statistic, radius=value), asked[0])
+
+    @pytest.mark.parametrize("value", [1e31, math.nan, math.inf])
+    def test_numbers_that_could_overflow(self, asked, value):
+        statistic = of_kind(asked, ClippedDescent)
+        theta = statistic.residuals.theta.copy()
+        theta[0] = value
+        self.refuses(replace(statistic, residuals=replace(statistic.residuals, theta=theta)), asked[0])
+
+    def test_an_offset_of_counts_that_would_overflow(self, asked):
+        statistic = of_kind(asked, ClippedDescent)
+        if isinstance(asked[0].target, Counts):
+            for offset in (-1e20, -750.0, 750.0):
+                self.refuses(
+                    replace(statistic, residuals=replace(statistic.residuals, offset=np.array(offset))), asked[0]
+                )
+
+    def test_shapes_that_are_not_those_of_the_columns(self, asked):
+        statistic = of_kind(asked, ClippedDescent)
+        residuals: Residuals = statistic.residuals
+        shorter = replace(residuals, theta=residuals.theta[:-1])
+        self.refuses(replace(statistic, residuals=shorter), asked[0], "theta")
+
+    def test_trees_that_ask_more_than_three_questions(self, asked):
+        """Their leaves would be more than there are places, for some records only."""
+        statistic = of_kind(asked, PairScores)
+        if statistic is not None:
+            deep = Half(np.zeros(9, dtype=np.int64), np.arange(9))
+            self.refuses(replace(statistic, first=(deep, *statistic.first[1:])), asked[0], "columns of a tree")
