@@ -100,7 +100,8 @@ def terms_and_passes(case, *points):
     """Return the engine's terms, the records as columns, and the passes at these iterates."""
     engine = ColumnsEngine(case.model, case.loss)
     fixed, chunk = engine._prepare(case.records, 0, None)
-    return engine._terms, fixed, [engine._run_at(point, (fixed, chunk), 0, None) for point in points]
+    passes = [engine._run_at(point, (fixed, chunk), 0, None) for point in points]
+    return engine._columns.terms, fixed.plain, passes
 
 
 @pytest.mark.parametrize("width", [1, 8, 33, 1000])

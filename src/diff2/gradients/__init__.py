@@ -10,11 +10,13 @@ from .records import FeatureCache, Records
 from .rules import Feature, Rule, Term, joined, register_rule
 from .stochastic import Masks
 from .sums import rounding_allowance
+from .transform import Factors, Transform, from_probes
 
 __all__ = [
     "ENGINES",
     "Engine",
     "Evaluation",
+    "Factors",
     "Feature",
     "FeatureCache",
     "FlatModule",
@@ -23,7 +25,9 @@ __all__ = [
     "Rule",
     "Shapes",
     "Term",
+    "Transform",
     "build_engine",
+    "from_probes",
     "joined",
     "register_rule",
     "rounding_allowance",

@@ -82,6 +82,8 @@ class _Workspace:
 class Passes:
     """Forward and backward passes, and the memory for them."""
 
+    values: list[Tensor]  # of the last pass: the input of every layer, with the outputs at the end
+
     def __init__(self, network: Network):
         self.network = network
         self.rows = self.kept_inputs = 0
@@ -93,14 +95,14 @@ class Passes:
 
     def outputs(self, x: Tensor) -> Tensor:
         """Return the outputs, (outputs, records), in memory that the next call overwrites."""
-        done = self._fresh(x)
+        done = self.fresh(x)
         outputs = self._forward(x, self._workspace(x), done)[-1]
         self.take_back(done)
         return outputs
 
     def run(self, x: Tensor, targets: Tensor, target_columns: Tensor | None) -> Pass:
         """Do one forward and one backward pass over (inputs, records)."""
-        done, space = self._fresh(x), self._workspace(x)
+        done, space = self.fresh(x), self._workspace(x)
         layers, values = self.network.layers, self._forward(x, space, done)
         error = self._error(values[-1], targets, target_columns, done.errors[-1])
         for index in range(len(layers) - 1, self._first - 1, -1):
@@ -113,14 +115,14 @@ class Passes:
                 error = multiply(weight.t(), error, out=done.errors[index - 1])
                 if slope is not None:
                     error.mul_(slope)
-        done.outputs = values[-1]
+        done.outputs, self.values = values[-1], values
         return done
 
     def take_back(self, done: Pass) -> None:
         """Take the memory of a pass that will not be read again."""
         self._spare.setdefault(done.size, []).append(done)
 
-    def _fresh(self, x: Tensor) -> Pass:
+    def fresh(self, x: Tensor) -> Pass:
         """Return memory for a pass, reused where there is some of this size."""
         spare = self._spare.get(x.shape[1])
         if spare:

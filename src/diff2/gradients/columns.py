@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from .._vectors import Loss
-from .column_passes import Pass, Passes
-from .column_terms import ColumnTerms, Fixed
+from .column_passes import Pass
+from .column_transform import PlainColumns, Prepared, TransformedColumns
 from .flat import FlatModule
 from .network import Network, NetworkEngine
 from .records import Records
@@ -29,9 +29,9 @@ class ColumnsEngine(NetworkEngine):
 
     def __init__(self, module: nn.Module, loss: Loss, **options: Any):
         super().__init__(module, loss, **options)
-        self._passes = Passes(self._network)
-        self._terms = ColumnTerms(self._passes)
-        numbers = self._passes.rows + self._passes.kept_inputs + self._network.layers[0].weight.shape[1]
+        self._plain = self._columns = PlainColumns(self._network)
+        passes = self._plain.passes
+        numbers = passes.rows + passes.kept_inputs + self._network.layers[0].weight.shape[1]
         self._bytes_per_row = numbers * self.flat.vector.element_size()
         self.chunk_rows = self.chunk_rows or chunk_size(max(1, CHUNK_NUMBERS // numbers))
 
@@ -39,23 +39,28 @@ class ColumnsEngine(NetworkEngine):
     def unsuited(flat: FlatModule, loss: Loss) -> str | None:
         return Network.unsuited(flat.module)
 
-    def _arranged(self, chunk: Records) -> Fixed:
-        return self._terms.fixed(chunk)
+    def _take_up(self) -> None:
+        self._columns = TransformedColumns(self._plain, self._places) if self._places else self._plain
 
-    def _run(self, prepared: tuple[Fixed, Records]) -> Pass:
-        fixed, chunk = prepared
-        return self._passes.run(fixed.x, chunk.targets, fixed.targets)
+    def _arranged(self, chunk: Records) -> Prepared:
+        return self._columns.fixed(chunk)
 
-    def _add(self, out: Total, prepared: tuple[Fixed, Records], radius: float, now: Pass, before: Pass | None) -> None:
+    def _run(self, prepared: tuple[Prepared, Records]) -> Pass:
         fixed, chunk = prepared
-        self._terms.add(out, fixed, chunk.weights, radius, now, before)
+        return self._columns.run(fixed, chunk.targets)
+
+    def _add(
+        self, out: Total, prepared: tuple[Prepared, Records], radius: float, now: Pass, before: Pass | None
+    ) -> None:
+        fixed, chunk = prepared
+        self._columns.add(out, fixed, chunk.weights, radius, now, before)
 
     def _free(self, done: Pass) -> None:
-        self._passes.take_back(done)
+        self._columns.free(done)
 
-    def _outputs(self, out: Total, prepared: tuple[Fixed, Records], gradient: bool) -> Tensor:
+    def _outputs(self, out: Total, prepared: tuple[Prepared, Records], gradient: bool) -> Tensor:
         if not gradient:
-            return self._passes.outputs(prepared[0].x)
+            return self._plain.passes.outputs(prepared[0].plain.x)
         done = self._run(prepared)
         self._add(out, prepared, math.inf, done, None)
         self._free(done)

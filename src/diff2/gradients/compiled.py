@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from .._vectors import Loss, Vector
 from ..models.losses import cross_entropy, squared
@@ -25,6 +26,7 @@ from .records import FeatureCache, Records
 from .rules import SLACK
 from .stochastic import Masks
 from .sums import TILE, Total
+from .transform import Factors
 
 CHUNK_TILES = 256  # tiles of 512 records in a chunk
 PART_TILES = 32  # the least for which a thread is worth starting
@@ -40,6 +42,7 @@ class Tiles(NamedTuple):
     targets: Any  # (tiles, outputs, 512); classes in one-hot form
     gain: Any  # (tiles, 512): squared norm of the first layer's gradient in units of |g|^2, rounded up
     floor: Any  # (tiles, 512): at least what may have underflowed in a squared norm
+    moved: Any = None  # (tiles, features + 1, 512): inputs with a row of ones, transformed
 
 
 class CompiledEngine(NetworkEngine):
@@ -49,19 +52,38 @@ class CompiledEngine(NetworkEngine):
     any_threads = True
 
     def __init__(self, module: nn.Module, loss: Loss, **options: Any):
-        from . import kernels  # imports numba; compiled when first called
+        from . import kernels, kernels_transformed  # imports numba; compiled when first called
 
         super().__init__(module, loss, **options)
-        self._kernels = kernels
+        self._kernels, self._kernels_transformed = kernels, kernels_transformed
         hidden, last = self._network.layers
         (units, features), outputs = hidden.weight.shape, last.width
         self._units, self._features, self._width = units, features, outputs
-        self._rows = 2 * units + outputs  # of a pass
-        self._work_rows = 6 + units + self._rows + units + outputs + units * outputs + units + features
+        self._factors: Any = None  # of a transform: for errors, errors of the outputs, hidden units; a row of zeros
+        self._work_rows = 6 + 2 * (2 * units + outputs + 1) + 3 * units + (units + 1) * outputs + outputs + features + 2
         self._limits = np.array([1 + SLACK * EPS, max(units, outputs) * TINY], np.float32)
         self._works: list[Any] = []  # one per thread
         self._bytes_per_row = (self._rows + features) * self.flat.vector.element_size()
         self.chunk_rows = self.chunk_rows or CHUNK_TILES * TILE
+
+    @property
+    def _rows(self) -> int:
+        """Rows of a pass; transformed hidden units have one for the bias."""
+        return 2 * self._units + self._width + (self._factors is not None)
+
+    def _take_up(self) -> None:
+        self._factors = None
+        if self._places:
+            hidden, last = (self._factors_of(layer.weight_part.start) for layer in self._network.layers)  # type: ignore[union-attr]
+            matrices = hidden.errors, last.errors, last.inputs, torch.zeros(max(self._units, self._width))
+            self._factors = tuple(map(_numbers, matrices))
+            self._of_inputs = hidden.inputs
+
+    def _factors_of(self, start: int) -> Factors:
+        if start in self._places:
+            return self._places[start].factors
+        outputs, inputs = ((self._units, self._features), (self._width, self._units))[start > 0]
+        return Factors(torch.eye(inputs + 1), torch.eye(outputs))
 
     @staticmethod
     def unsuited(flat: FlatModule, loss: Loss) -> str | None:
@@ -92,6 +114,7 @@ class CompiledEngine(NetworkEngine):
         count: int | None = None,
     ) -> Vector:
         params, previous, radius = asked(question)
+        self._use(question.transform, cache)
         cache = self._usable(cache, records)
         known = cache is not None and cache.holds(params if previous is None else previous)
         keeps = known or question.remember or previous is not None
@@ -130,15 +153,19 @@ class CompiledEngine(NetworkEngine):
         sums = np.zeros((size, len(self.flat)))
         count = max(1, min(torch.get_num_threads(), size // PART_TILES))
         while len(self._works) < count:
-            self._works.append(np.empty((self._rows + self._work_rows, TILE), np.float32))
+            self._works.append(np.empty((2 * self._units + self._width + 1 + self._work_rows, TILE), np.float32))
         edges = [size * part // count for part in range(count + 1)]
 
         def run(index: int) -> None:
             part, work = slice(edges[index], edges[index + 1]), self._works[index]
             kept = work[None, : self._rows] if passes is None else passes[part]
-            some = tuple(values[part] for values in (*tiles, weights))
+            some = tuple(values[part] for values in (*tiles[:4], weights))
             arguments = sums[part], at, some, options, limit, kept
-            if point.dim() == 2:
+            if self._factors is not None:
+                moved = self._kernels_transformed
+                add = moved.add_gradients if point.dim() == 1 else moved.add_differences
+                add(*arguments[:3], tiles.moved[part], self._factors, *arguments[3:], work[self._rows :])
+            elif point.dim() == 2:
                 self._kernels.add_differences(*arguments, work[self._rows :])
             else:
                 written = np.empty((1, 0, 0), np.float32) if outputs is None else outputs[part]
@@ -165,11 +192,14 @@ class CompiledEngine(NetworkEngine):
             targets = torch.zeros(shape).scatter_(1, targets.unsqueeze(1), 1.0)
         elif targets.shape != shape:
             raise ValueError(f"expected targets of shape {shape}, got {tuple(targets.shape)}")
-        inputs = self._tile(chunk.inputs)
-        squares = torch.stack([tile.double().square_().sum(0) for tile in torch.from_numpy(inputs)])
-        gain = ((squares + self._features * float(TINY) + 1) * (1 + SLACK * float(EPS))).float().numpy()
-        rows = self._units + self._width + self._units * self._width
-        return Tiles(inputs, self._tile(targets), gain, (gain + 1) * np.float32(rows * TINY))
+        inputs, moved, more = self._tile(chunk.inputs), None, 1.0  # the constant of the bias
+        if self._factors is not None:
+            moved, more = self._tile(F.linear(chunk.inputs, self._of_inputs[:, :-1], self._of_inputs[:, -1])), 0.0
+        read = inputs if moved is None else moved
+        squares = torch.stack([tile.double().square_().sum(0) for tile in torch.from_numpy(read)])
+        gain = ((squares + self._features * float(TINY) + more) * (1 + SLACK * float(EPS))).float().numpy()
+        rows = self._units + self._width + (self._units + (moved is not None)) * self._width
+        return Tiles(inputs, self._tile(targets), gain, (gain + 1) * np.float32(rows * TINY), moved)
 
     def _tile(self, rows: Tensor) -> Any:
         """Return (tiles, numbers per record, 512) from (records, numbers per record); zeros fill the last tile."""

@@ -6,6 +6,8 @@ at ``params``, or the difference of its gradients at ``params`` and ``previous``
 .. math::
     \sum_i w_i \min(1, C / \lVert v_i \rVert)\, v_i .
 
+With a transform in the question (``transform.py``), :math:`v_i` is the transformed gradient or difference.
+
 Formal guarantee, of every engine: a record alone contributes a vector of norm at most :math:`w_i C`, replacing one
 record moves the sum by at most :math:`2 w_i C (1 + \rho)`, and giving it the weight zero by :math:`w_i C (1 + 2 \rho)`,
 with :math:`\rho` from ``sums.py``. For that, no number computed for a record depends on what another record holds:
@@ -27,6 +29,7 @@ from .flat import FlatModule
 from .records import FeatureCache, Records
 from .stochastic import Masks, seeded
 from .sums import Total
+from .transform import Place, Transform
 
 CACHE_BYTES = 4 << 30  # memory that the passes of one set of records may take between rounds
 
@@ -75,6 +78,8 @@ class Engine:
         self._loaded: Vector | None = None  # the iterate in it
         self._loss = loss
         self._grouped = grouped
+        self._transform: Transform | None = None  # of the question that is being answered
+        self._places: dict[int, Place] = {}  # its layers
         self._bytes_per_row = 0  # of what is kept between rounds
         self._cache_bytes = cache_bytes
         self.chunk_rows = chunk_rows or 0  # 0: for the engine to choose
@@ -110,6 +115,7 @@ class Engine:
                 for all of them they lie on one grid (``sums.py``), and their sum is exact.
         """
         params, previous, radius = asked(question)
+        self._use(question.transform, cache)
         held = params if previous is None else previous  # the iterate whose passes the cache may hold
         cache, out = self._usable(cache, records), self._total(radius, records.size if count is None else count)
         # Passes with one mask do not serve a round with another.
@@ -150,6 +156,18 @@ class Engine:
         **Leaks**: for exact metrics only.
         """
         return None
+
+    def _use(self, transform: Transform | None, cache: FeatureCache | None) -> None:
+        """Take up a transform, or none; what a cache holds in other coordinates is dropped."""
+        if transform is not self._transform:
+            self._places = {} if transform is None else transform.places(self._own)
+            self._transform = transform
+            self._take_up()
+        if cache is not None:
+            cache.use(transform)
+
+    def _take_up(self) -> None:
+        """Get ready for ``self._places``."""
 
     def _run_at(self, point: Vector, prepared: Any, index: int, masks: Masks | None) -> Any:
         if self._loaded is not point:

@@ -13,14 +13,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._vectors import Loss
+from .._vectors import Loss, Vector
 from .engine import Engine
 from .flat import FlatModule
+from .layers import Linear
 from .recorder import Recorder
 from .records import FeatureCache, Records, clip_factors, zeroed
 from .rules import RULES, Feature, Rule, Term
 from .stochastic import Masks, seeded
 from .sums import Total, chunk_size
+from .transform import Transform
 
 CHUNK_NUMBERS = 1 << 22  # numbers in all features of a chunk: 16 MB in single precision
 
@@ -41,6 +43,7 @@ class GhostEngine(Engine):
     def __init__(self, module: nn.Module, loss: Loss, example: Records, **options: Any):
         super().__init__(module, loss, **options)
         self._recorder = Recorder(self._own, loss, grouped=self._grouped)
+        self._rules: list[Rule] = self._recorder.rules  # of what is summed
         rows = Records.of(*(part.flatten(0, 1).unsqueeze(1) for part in example[:2])) if self._grouped else example
         with seeded(Masks(b"example"), 0):
             self._row = [_first(feature) for feature in self._recorder.features(rows, {})]
@@ -84,8 +87,44 @@ class GhostEngine(Engine):
     def _prepare(self, chunk: Records, index: int, cache: FeatureCache | None) -> _Chunk:
         return _Chunk(chunk, {} if cache is None else cache.statics.setdefault(index, {}))
 
+    def norms(self, params: Vector, records: Records, transform: Transform | None = None) -> Tensor:
+        """Return the norm of each record's gradient before it is clipped, rounded up; of one without, infinity."""
+        self._use(transform, None)
+        self._loaded = None
+        found = []
+        for index, chunk in enumerate(records.chunks(self._rows_per_chunk(records))):
+            features = self._run_at(params, self._prepare(chunk, index, None), index, None)
+            with torch.inference_mode():
+                found.append(self._terms(features, None)[1].sqrt().nan_to_num(nan=torch.inf))
+        return torch.cat(found)
+
+    def _take_up(self) -> None:
+        self._rules = [
+            Linear(rule.module, {"weight": self._places[start].part}, self._own.dtype)
+            if start in self._places
+            else rule
+            for rule, start in ((rule, _start(rule)) for rule in self._recorder.rules)
+        ]
+
     def _run(self, prepared: _Chunk) -> list[Feature]:
-        return self._recorder.features(*prepared)
+        if not self._places:
+            return self._recorder.features(*prepared)
+        plain = self._recorder.features(prepared.records, {})
+        return [self._transformed(layer, feature, prepared.statics) for layer, feature in enumerate(plain)]
+
+    @torch.inference_mode()
+    def _transformed(self, layer: int, feature: Feature, statics: dict[int, Tensor]) -> Feature:
+        """Return the feature in the coordinates of the transform; what follows from the records alone is kept."""
+        place = self._places.get(_start(self._recorder.rules[layer]))
+        if place is None:
+            return feature
+        g = place.factors.of_errors(feature.g)
+        if feature.static is None:
+            return Feature(place.factors.of_inputs(feature.a), g)
+        if layer not in statics:
+            statics[~layer] = place.factors.of_inputs(feature.a)
+            statics[layer] = self._rules[layer].static(statics[~layer])
+        return Feature(statics[~layer], g, statics[layer])
 
     @torch.inference_mode()  # a seventh less overhead in each of many small operations
     def _add(
@@ -103,7 +142,7 @@ class GhostEngine(Engine):
             term.add_sum(weights, out)
 
     def _terms(self, now: Sequence[Feature], before: Sequence[Feature] | None) -> tuple[list[Term], Tensor]:
-        rules = self._recorder.rules
+        rules = self._rules
         if before is None:
             terms = [rule.gradient(feature) for rule, feature in zip(rules, now, strict=True)]
         else:
@@ -112,6 +151,12 @@ class GhostEngine(Engine):
         for term in terms[1:]:
             squared_norm = squared_norm + term.squared_norm
         return terms, squared_norm
+
+
+def _start(rule: Rule) -> int:
+    """Return where the weight of a layer stands in the flat vector; -1: nowhere."""
+    weight = rule.parts.get("weight")
+    return -1 if weight is None else weight.start
 
 
 def _first(feature: Feature) -> Feature:

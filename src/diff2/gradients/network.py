@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -52,6 +53,12 @@ class Network:
             column = None if step.bias is None else step.bias.detach().unsqueeze(1)
             self.layers.append(Layer(step.weight.detach(), column, weight, bias))
 
+    def seen_as(self, layers: list[Layer]) -> Network:
+        """Return the network with other layers in the place of its own: shapes and places for norms and sums."""
+        other = copy.copy(self)
+        other.layers = layers
+        return other
+
     @staticmethod
     def unsuited(module: nn.Module) -> str | None:
         """Return why the module is no such network, or None."""
@@ -80,7 +87,8 @@ class NetworkEngine(Engine):
         self, params: Vector, records: Records, *, cache: FeatureCache | None = None, gradient: bool = True
     ) -> Evaluation:
         out, losses, hits, loss = self._total(math.inf, 0), [], 0, self._loss
-        cache = self._usable(cache, records)
+        self._use(None, None)
+        cache = None if cache is None or cache.transform is not None else self._usable(cache, records)
         with torch.inference_mode():
             self._own.load(params)
             for index, chunk in enumerate(records.chunks(self.chunk_rows)):

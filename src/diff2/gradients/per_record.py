@@ -30,6 +30,16 @@ class _PerRecordEngine(Engine):
     def _may_keep(self, records: Records) -> bool:
         return False
 
+    def _run(self, prepared: Records) -> Tensor:
+        rows = self._gradients(prepared)
+        for place in self._places.values():
+            rows[:, place.part] = place.of_rows(rows[:, place.part])
+        return rows
+
+    def _gradients(self, chunk: Records) -> Tensor:
+        """Return the gradients, (records, parameters)."""
+        raise NotImplementedError
+
     def _add(self, out: Total, prepared: Records, radius: float, now: Tensor, before: Tensor | None) -> None:
         vectors = now if before is None else now - before
         squared_norm = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64).square_().to(vectors.dtype)
@@ -52,9 +62,9 @@ class VmapEngine(_PerRecordEngine):
 
     name = "vmap"
 
-    def _run(self, prepared: Records) -> Tensor:
+    def _gradients(self, chunk: Records) -> Tensor:
         per_record = vmap(grad(self._loss_of_one), in_dims=(None, 0, 0), randomness="different")
-        result: Tensor = per_record(self._own.vector, prepared.inputs, prepared.targets)
+        result: Tensor = per_record(self._own.vector, chunk.inputs, chunk.targets)
         return result.detach()
 
 
@@ -63,9 +73,9 @@ class LoopEngine(_PerRecordEngine):
 
     name = "loop"
 
-    def _run(self, prepared: Records) -> Tensor:
+    def _gradients(self, chunk: Records) -> Tensor:
         rows = []
-        for inputs, target in zip(prepared.inputs, prepared.targets, strict=True):
+        for inputs, target in zip(chunk.inputs, chunk.targets, strict=True):
             point = self._own.vector.detach().clone().requires_grad_()
             with torch.enable_grad():
                 (gradient,) = torch.autograd.grad(self._loss_of_one(point, inputs, target), point)

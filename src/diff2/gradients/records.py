@@ -44,10 +44,11 @@ class FeatureCache:
     """What an engine keeps of one set of records from round to round.
 
     ``chunks``: the passes at the last iterate, by chunk, so that a difference costs one pass over the records, not two.
-    ``statics``: what depends on the records alone and never changes, by chunk.
+    ``statics``: what depends on the records and the transform alone, by chunk.
     """
 
     def __init__(self) -> None:
+        self.transform: object = None  # of the coordinates that all is in
         self.params: Vector | None = None  # the iterate that the passes belong to
         self.chunks: dict[int, Any] = {}
         self.statics: dict[int, Any] = {}
@@ -55,6 +56,13 @@ class FeatureCache:
     def holds(self, params: Vector) -> bool:
         """Whether the passes are those at this very iterate."""
         return self.params is not None and torch.equal(self.params, params)
+
+    def use(self, transform: object) -> None:
+        """Drop what is in other coordinates than those of this transform."""
+        if transform is not self.transform:
+            self.forget()
+            self.statics.clear()
+            self.transform = transform
 
     def forget(self) -> None:
         """Drop the passes; keep what depends on the records alone."""

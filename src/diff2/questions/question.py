@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._vectors import distance
 from ..errors import InvalidArgument
@@ -74,7 +74,7 @@ class Question:
     """The mean over records of their gradients, or of the differences of their gradients, each clipped.
 
     Questions of one round with the same purpose and step are released together, as one weighted sum. The iterates are
-    no part of the declaration, and of no comparison.
+    no part of the declaration, and of no comparison; nor is the transform, which moves neither radius nor price.
     """
 
     kind: str  # "gradient" or "difference"
@@ -87,6 +87,7 @@ class Question:
     params: Vector | None = field(default=None, compare=False, repr=False)
     previous: Vector | None = field(default=None, compare=False, repr=False)  # of a difference
     remember: bool = field(default=False, compare=False)  # a difference to ``params`` may be asked for next
+    transform: Any = field(default=None, compare=False, repr=False)  # before clipping: ``gradients/transform.py``
 
     def __post_init__(self) -> None:
         if not isinstance(self.radius, Smoothness) and not (self.radius == 0 or self.radius >= LEAST_RADIUS):

@@ -56,6 +56,8 @@ class Request(NamedTuple):
         """Return the request as a message; the iterates, which all its questions share, are sent once."""
         arrays: dict[str, np.ndarray] = {}
         for _, question in self.parts:
+            if question.transform is not None:
+                raise InvalidArgument("sites clip gradients as they are; ask without a transform")
             for name in ARRAYS[question.kind]:
                 array = as_array(getattr(question, name))
                 if name in arrays and not (arrays[name] == array).all():
