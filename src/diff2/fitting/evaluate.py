@@ -125,7 +125,9 @@ def evaluate(
     terms = Terms(epsilon, delta, unit, weighting, seed, directory)
     terms.check(model.schema)
     encoded = encode(data, model.schema, least=1)
-    cohort, session, ledger, _ = opened(encoded, model.schema, terms, {"name": EVALUATION}, leaks=[])
+    of_model = {"model": model.ledger.model}
+    run = opened(encoded, model.schema, terms, {"name": EVALUATION}, leaks=[], settings=of_model)
+    cohort, session, ledger = run.cohort, run.session, run.ledger
     prices = {name: session.mu * math.sqrt(share) for name, share in SHARES.items()}
     errors = Errors(model.model, model.schema.target, model.bounds, 0.0)
     errors = Errors(model.model, model.schema.target, model.bounds, _constant(session, prices["constant"], errors))
@@ -139,6 +141,7 @@ def evaluate(
         answer = session.ask(Moments(errors, size), prices["calibration"])
         found = slope_and_bias(answer, size, cohort.heaviest)
     ledger.close()
+    run.directory.complete()
     return Evaluation(score, ledger, **found)
 
 

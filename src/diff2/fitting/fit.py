@@ -56,7 +56,8 @@ def fit(
         unit: what is protected: a ``"record"``, a ``"group"`` of records, a ``"client"``.
         weighting: ``"records"``: all units count alike; ``"clients"``: all clients.
         seed: None takes the noise from the operating system. A seed makes the fit repeatable and *not private*.
-        directory: for the ledger.
+        directory: for the model, as :meth:`FittedModel.save` writes it, and its ledger. Called again with the same
+            arguments on the same records after it was killed, a fit is resumed, and pays for nothing twice.
         strict: refuse leaks instead of warning.
         score: spend 2 % of the budget on a private score of the model on these records, see ``FittedModel.health``.
         progress: is called at each release with the share of the budget that is spent, and what is asked for.
@@ -74,9 +75,11 @@ def fit(
     terms.check(known)
     target = known.target
     algorithm = {"name": FILTER, "task": TASKS[type(target)]}
-    cohort, session, ledger, rng = opened(
-        encode(data, known), known, terms, algorithm, leaks=known.leaks(), strict=strict, progress=progress
-    )
+    run = opened(
+        encode(data, known), known, terms, algorithm, leaks=known.leaks(), strict=strict, progress=progress,
+        settings={"score": score},
+    )  # fmt: skip
+    cohort, session, ledger, rng = run.cohort, run.session, run.ledger, run.rng
     weight, ask = cohort.heaviest, Watch(session.ask)
     classes = len(target.values) if isinstance(target, Classes) else None
     expected = warning_of(epsilon, ledger.delta, weight, len(known.columns), classes)
@@ -107,4 +110,8 @@ def fit(
     if score:
         worth = score_of(ask, session.mu * math.sqrt(scored), weight, Errors(model, target, limits, constant))
     ledger.close(model_sha256(known, model, limits))
-    return FittedModel(known, model, limits, ledger, Health(ask.stages(), worth, expected))
+    fitted = FittedModel(known, model, limits, ledger, Health(ask.stages(), worth, expected))
+    if directory is not None:
+        fitted.save(directory)
+        run.directory.complete()
+    return fitted

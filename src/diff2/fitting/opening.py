@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,12 +14,13 @@ from .._validate import one_of
 from .._version import __version__
 from ..errors import InvalidArgument, leak
 from ..planning.filter import Filter
-from ..privacy import Budget, Ledger, Mechanism, NoiseSource
+from ..privacy import Budget, Ledger, Mechanism
 from ..privacy.release import REPLACE_ONE
 from ..tables.encode import Encoded
 from ..tables.rows import Rows
 from ..tables.schema import Schema
 from .cohort import TableCohort
+from .directory import FitDirectory
 from .session import Progress, Session
 
 UNITS = ("record", "group", "client")
@@ -29,8 +31,12 @@ class Opened(NamedTuple):
 
     cohort: TableCohort
     session: Session
-    ledger: Ledger
+    directory: FitDirectory
     rng: np.random.Generator  # public draws
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.directory.ledger
 
 
 class Terms(NamedTuple):
@@ -62,8 +68,13 @@ def opened(
     leaks: list[str],
     strict: bool = False,
     progress: Progress | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Opened:
-    """Return a session within the budget; nothing is released yet."""
+    """Return a session within the budget; nothing is released yet.
+
+    Args:
+        settings: what the header does not say, and must be the same for a fit to be resumed.
+    """
     cohort = TableCohort(_by_client(encoded), unit=terms.unit, weighting=terms.weighting)
     budget = Budget(terms.epsilon, _delta(terms.delta, sum(cohort.sizes)))
     if not budget.private:
@@ -72,7 +83,6 @@ def opened(
         )
     for sentence in leaks:
         leak(sentence, strict=strict, stacklevel=4)
-    noise = NoiseSource.from_system() if terms.seed is None else NoiseSource.from_seed(terms.seed)
     filter = Filter(budget)
     header = {
         "library": "diff2",
@@ -99,12 +109,13 @@ def opened(
         "run_file": None,
         "signed_by": None,
     }
-    if terms.directory is not None:
-        os.makedirs(terms.directory, exist_ok=True)
-    ledger = Ledger(header, None if terms.directory is None else os.path.join(terms.directory, "ledger.jsonl"))
-    session = Session(cohort, Mechanism(ledger, noise), filter, progress)
-    rng = np.random.default_rng(int.from_bytes(noise.bytes(16, "public draws"), "big"))
-    return Opened(cohort, session, ledger, rng)
+    directory = FitDirectory(
+        terms.directory, header, settings=settings or {}, seed=terms.seed,
+        records=[*encoded.rows, encoded.usable, encoded.clients, encoded.groups],
+    )  # fmt: skip
+    session = Session(cohort, Mechanism(directory.ledger, directory.noise), filter, progress)
+    rng = np.random.default_rng(int.from_bytes(directory.noise.bytes(16, "public draws"), "big"))
+    return Opened(cohort, session, directory, rng)
 
 
 def _delta(delta: float | str, units: int) -> float:
