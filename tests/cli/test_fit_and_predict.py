@@ -151,7 +151,7 @@ def test_missing_bounds_are_found_privately_and_evaluation_says_how_good_it_is(t
     assert 0 < Ledger.read(tmp_path / "found" / "ledger.jsonl").epsilon() <= 0.5
 
 
-def test_a_failure_after_the_first_release_leaves_the_ledger(tmp_path, monkeypatch):
+def test_a_failure_after_the_first_release_leaves_a_ledger_and_the_same_command_resumes(tmp_path, monkeypatch):
     written(tmp_path, "regression")
 
     def fail(self, *_):
@@ -160,9 +160,12 @@ def test_a_failure_after_the_first_release_leaves_the_ledger(tmp_path, monkeypat
     monkeypatch.setattr("diff2.fitting.session.Session.choose", fail)
     result = fitted_here(tmp_path)
     assert (result.exit_code, single_line(result.stderr)) == (1, "error: something broke\n")
-    assert {path.name for path in (tmp_path / "model").iterdir()} == {"ledger.jsonl"}
-    assert 0 < Ledger.read(tmp_path / "model" / "ledger.jsonl").released_epsilon() < 2
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {"ledger.jsonl", "resume.json"}
+    left = Ledger.read(tmp_path / "model" / "ledger.jsonl")
+    assert 0 < left.released_epsilon() < 2
     monkeypatch.undo()
+    assert fitted_here(tmp_path).exit_code == 0
+    assert Ledger.read(tmp_path / "model" / "ledger.jsonl").releases[: len(left)] == left.releases
     result = fitted_here(tmp_path)
     assert result.exit_code == 1
     assert "never overwritten; choose another folder" in single_line(result.stderr)

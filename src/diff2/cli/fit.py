@@ -40,15 +40,16 @@ def fit(
     quiet: Quiet = False,
 ) -> None:
     """Fit a private model to a table, within a budget."""
-    ledger = out / "ledger.jsonl"
-    with ending(f"what was released until now, if anything, is in {ledger} and stays spent"):
+    with ending(f"what was released until now is in {out}; the same command resumes, and pays for nothing twice"):
         from .._progress import progress_bar
         from ..fitting import fit as fit_table
+        from ..fitting.directory import is_unfinished
         from ..fitting.saving import refuse_folder
         from ..tables.files import read_tables
         from ..tables.schema import Schema
 
-        refuse_folder(out)
+        if not is_unfinished(out):
+            refuse_folder(out)
         known = Schema.read(schema_file)
         known = replace(known, clients=clients or known.clients, groups=groups or known.groups)
         table = read_tables(files, known.file)
@@ -68,7 +69,6 @@ def fit(
                 score=score,
                 progress=lambda spent, purpose: report(min(100, round(100 * spent)), note=purpose),
             )
-        model.save(out)
         guarantee = model.guarantee
         if as_json:
             emit_json(

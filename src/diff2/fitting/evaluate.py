@@ -125,7 +125,8 @@ def evaluate(
     terms = Terms(epsilon, delta, unit, weighting, seed, directory)
     terms.check(model.schema)
     encoded = encode(data, model.schema, least=1)
-    census, session, ledger, _ = opened(encoded, model.schema, terms, {"name": EVALUATION}, leaks=[])
+    run = opened(encoded, model.schema, terms, {"name": EVALUATION}, leaks=[], settings={"model": model.ledger.model})
+    census, session, ledger = run.census, run.session, run.ledger
     prices = {name: session.mu * math.sqrt(share) for name, share in SHARES.items()}
     errors = Errors(model.model, model.schema.target, model.bounds, 0.0)
     errors = Errors(model.model, model.schema.target, model.bounds, _constant(session, prices["constant"], errors))
@@ -139,6 +140,7 @@ def evaluate(
         answer = session.ask(Moments(errors, size), prices["calibration"])
         found = slope_and_bias(answer, size, census.heaviest)
     ledger.close()
+    run.complete()
     return Evaluation(score, ledger, **found)
 
 

@@ -56,7 +56,8 @@ def fit(
         unit: what is protected: a ``"record"``, a ``"group"`` of records, a ``"client"``.
         weighting: ``"records"``: all units count alike; ``"clients"``: all clients.
         seed: None takes the noise from the operating system. A seed makes the fit repeatable and *not private*.
-        directory: for the ledger.
+        directory: for the model, as :meth:`FittedModel.save` writes it, and its ledger. Called again with the same
+            arguments on the same records after it was killed, a fit is resumed, and pays for nothing twice.
         strict: refuse leaks instead of warning.
         score: spend 2 % of the budget on a private score of the model on these records, see ``FittedModel.health``.
         progress: is called at each release with the share of the budget that is spent, and what is asked for.
@@ -73,9 +74,14 @@ def fit(
     terms = Terms(epsilon, delta, unit, weighting, seed, directory)
     terms.check(known)
     opening = opened(
-        encode(data, known), known, terms, algorithm_of(known), leaks=known.leaks(), strict=strict, progress=progress
-    )
-    return fitted(known, opening, epsilon, score=score)
+        encode(data, known), known, terms, algorithm_of(known), leaks=known.leaks(), strict=strict, progress=progress,
+        settings={"score": score},
+    )  # fmt: skip
+    model = fitted(known, opening, epsilon, score=score)
+    if directory is not None:
+        model.save(directory)
+    opening.complete()
+    return model
 
 
 def algorithm_of(schema: Schema) -> dict[str, str]:
@@ -90,7 +96,7 @@ def fitted(known: Schema, opening: Opened, epsilon: float, *, score: bool = True
         trees: False where nobody sees exact scores, so that no tree can be chosen; their share goes to the rest.
     """
     target = known.target
-    census, session, ledger, rng = opening
+    census, session, ledger, rng = opening[:4]
     weight, ask = census.heaviest, Watch(session.ask)
     classes = len(target.values) if isinstance(target, Classes) else None
     expected = warning_of(epsilon, ledger.delta, weight, len(known.columns), classes)

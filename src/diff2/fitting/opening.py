@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from ..tables.encode import Encoded
 from ..tables.rows import Rows
 from ..tables.schema import Schema
 from .cohort import Census, TableCohort
+from .directory import FitDirectory
 from .session import Progress, Session
 
 UNITS = ("record", "group", "client")
@@ -32,6 +33,7 @@ class Opened(NamedTuple):
     session: Session
     ledger: Ledger
     rng: np.random.Generator  # public draws
+    complete: Callable[[], None] = lambda: None  # forgets what it takes to resume
 
 
 class Terms(NamedTuple):
@@ -63,20 +65,24 @@ def opened(
     leaks: list[str],
     strict: bool = False,
     progress: Progress | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Opened:
-    """Return a session within the budget; nothing is released yet."""
+    """Return a session within the budget; nothing is released yet.
+
+    Args:
+        settings: what the header does not say, and must be the same for a fit to be resumed.
+    """
     cohort = TableCohort(_by_client(encoded), unit=terms.unit, weighting=terms.weighting)
     sizes = cohort.census.sizes
     budget = budget_of(terms.epsilon, _delta(terms.delta, sum(sizes)))
     for sentence in leaks:
         leak(sentence, strict=strict, stacklevel=4)
-    noise = NoiseSource.from_system() if terms.seed is None else NoiseSource.from_seed(terms.seed)
-    header = header_of(schema, budget, terms, sizes, algorithm, leaks)
-    if terms.directory is not None:
-        os.makedirs(terms.directory, exist_ok=True)
-    ledger = Ledger(header, None if terms.directory is None else os.path.join(terms.directory, "ledger.jsonl"))
-    session = Session(cohort, Mechanism(ledger, noise), Filter(budget), progress)
-    return Opened(cohort.census, session, ledger, public_draws(noise))
+    directory = FitDirectory(
+        terms.directory, header_of(schema, budget, terms, sizes, algorithm, leaks), settings=settings or {},
+        seed=terms.seed, records=[*encoded.rows, encoded.usable, encoded.clients, encoded.groups],
+    )  # fmt: skip
+    session = Session(cohort, Mechanism(directory.ledger, directory.noise), Filter(budget), progress)
+    return Opened(cohort.census, session, directory.ledger, public_draws(directory.noise), directory.complete)
 
 
 def budget_of(epsilon: float, delta: float) -> Budget:

@@ -33,7 +33,7 @@ from .statistics import Design
 from .trees import Binning, Half, Tree, TreeModel
 
 PARTS = Parts(LinearModel, TreeModel, Design, Preparation, Column, Whitening, Projections, Binning, Tree, Half)
-ARRAYS, SCHEMA, PREPARATION, LEDGER, HEALTH, README = (
+ARRAYS, SCHEMA, PREPARATION, LEDGER, HEALTH, README = FILES = (
     "model.safetensors", "schema.json", "preparation.json", "ledger.jsonl", "health.json", "README.md",
 )  # fmt: skip
 FORMAT = "1"
@@ -50,13 +50,14 @@ class Saved(NamedTuple):
 
 
 def save(folder: str | os.PathLike[str], saved: Saved) -> Path:
-    """Write a model to a folder, which may hold its ledger already and nothing of another model."""
+    """Write a model to a folder, which may hold its ledger, or all of it, already and nothing of another model."""
     from safetensors.numpy import save as to_bytes
 
     target = Path(folder)
     ledger_file = target / LEDGER
     own = saved.ledger.path is not None and ledger_file.exists() and ledger_file.samefile(saved.ledger.path)
-    refuse_folder(target, except_for=(LEDGER,) if own else ())
+    if not own:
+        refuse_folder(target)
     documents, arrays = _described(saved.schema, saved.model, saved.bounds)
     if saved.health is not None:
         documents[HEALTH] = to_json(saved.health.to_json()).encode()
@@ -76,7 +77,7 @@ def save(folder: str | os.PathLike[str], saved: Saved) -> Path:
     for name, data in documents.items():
         write_whole(target / name, data)
     write_whole(target / README, _readme(saved).encode())
-    write_whole(target / ARRAYS, to_bytes(arrays, metadata))
+    write_whole(target / ARRAYS, _ordered(to_bytes(arrays, metadata)))
     return target
 
 
@@ -85,10 +86,10 @@ def model_sha256(schema: Schema, model: Any, bounds: tuple[float, float]) -> str
     return _sha256(*_described(schema, model, bounds))
 
 
-def refuse_folder(folder: str | os.PathLike[str], except_for: tuple[str, ...] = ()) -> None:
+def refuse_folder(folder: str | os.PathLike[str]) -> None:
     """Refuse a folder that holds files of another model."""
     for name in (ARRAYS, SCHEMA, PREPARATION, LEDGER, HEALTH):
-        if name not in except_for and (Path(folder) / name).exists():
+        if (Path(folder) / name).exists():
             raise InvalidArgument(f"{Path(folder) / name} exists: a model is never overwritten; choose another folder")
 
 
@@ -148,6 +149,16 @@ def _sha256(documents: Mapping[str, bytes], arrays: Mapping[str, np.ndarray]) ->
     for name, array in sorted(arrays.items()):
         found.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
     return found.hexdigest()
+
+
+def _ordered(data: bytes) -> bytes:
+    """Return a safetensors file with its metadata in order, which the library writes in a random one."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
 def _readme(saved: Saved) -> str:

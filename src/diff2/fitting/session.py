@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ..errors import LedgerError
 from ..planning.filter import Filter
 from ..privacy import BoundedMean, Mechanism
 from ..privacy.exponential import release_choice
@@ -61,4 +62,11 @@ class Session:
 
     def _spend(self, mu: float, purpose: str) -> None:
         self._filter.spend(mu, purpose)
+        known = self._mechanism.ledger.releases[self._filter.releases - 1 :][:1]  # of a fit that is resumed
+        if known and known[0].purpose != purpose:
+            raise LedgerError(
+                f"release {self._filter.releases} was a {known[0].purpose} and is a {purpose} now: records or code "
+                "were changed. Nothing was released; start a new fit in another directory. What the old one released "
+                "stays spent"
+            )
         self._progress(1 - self._filter.left, purpose)

@@ -23,6 +23,7 @@ import torch
 from .._files import plain, write_json, write_whole
 from ..errors import CheckpointError, InvalidArgument, LedgerError
 from ..privacy import Ledger, NoiseSource
+from ..privacy.resuming import lasting, require_same_settings
 from ..privacy.signing import SIGNATURE, Signer
 
 FORMAT = 4
@@ -70,7 +71,7 @@ class RunDirectory:
         self._signer = signer
         self.path = None if path is None else Path(path)
         self._header = plain(header)
-        self.settings = {**_lasting(self._header), **plain(settings), "seed": seed}
+        self.settings = {**lasting(self._header), **plain(settings), "seed": seed}
         self.resumed = self._find(resume)
         self._tag, self.opening = b"", None if self.resumed is None else self.resumed.opening
         if self.resumed is not None and not self.resumed.complete:
@@ -111,7 +112,7 @@ class RunDirectory:
     def _same_run(self, ledger: Ledger) -> Ledger:
         """Refuse a ledger that is not of this run, or ends before its checkpoint."""
         path, state = Path(self.path or "") / LEDGER, None if self.resumed is None else self.resumed.state
-        _require_same(path, _lasting(self._header), _lasting(ledger.header))
+        require_same_settings(path, lasting(self._header), lasting(ledger.header))
         last = max((release.round for release in ledger.releases), default=0)
         if state is not None and last < state["round"]:
             raise LedgerError(
@@ -160,7 +161,7 @@ class RunDirectory:
                 )
             return None
         found = load(checkpoint)
-        _require_same(checkpoint, self.settings, found.settings)
+        require_same_settings(checkpoint, self.settings, found.settings)
         return found
 
 
@@ -184,18 +185,3 @@ def records_tag(key: bytes, clients: Sequence[Iterable[torch.Tensor]]) -> bytes:
             digest.update(f"{tuple(part.shape)} {part.dtype};".encode())
             digest.update(part.cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.digest()
-
-
-def _lasting(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a header that stays the same when a run is resumed: all except time, version and run file."""
-    return {name: value for name, value in header.items() if name not in ("time", "version", "run_file")}
-
-
-def _require_same(path: Path, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
-    """Refuse to resume with other settings; name the first that differs."""
-    for name in [*mine, *theirs]:
-        if mine.get(name) != theirs.get(name):
-            raise CheckpointError(
-                f"{path} belongs to another run: {name} was {theirs.get(name)!r} and is now {mine.get(name)!r}. "
-                "Resume with the original settings, or start a new run in another directory"
-            )

@@ -56,9 +56,7 @@ def noisy_part(
     """Add the site's noise to its part, in whole steps of the grid; ``sent``, a hash of the request, tells it too."""
     steps, release = whole_steps(part, scale.grid), scale.mean.release
     digest = source.digest(steps.data, sent.encode())
-    noise = discrete_gaussian(
-        source, len(steps), "share", release.round, release.step, release.purpose, client, digest
-    )
+    noise = discrete_gaussian(source, len(steps), "share", release.round, release.step, release.purpose, client, digest)
     moved = diameter_of(request.statistic) * census.weights[client]
     padded = moved + rounding_of(scale.mean) + scale.grid * math.sqrt(release.dimension)
     own = release._replace(sensitivity=moved, multiplier=scale.site_std / padded, noise_std=scale.site_std)
