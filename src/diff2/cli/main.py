@@ -178,7 +178,7 @@ def account(
         require_within_budget(ledger, path)
 
 
-app.command(help=VERIFY_HELP, epilog="Example: diff2 verify runs/first --public-key key.pub.pem")(verify)
+app.command(help=VERIFY_HELP, epilog="Example: diff2 verify runs/first --public key.pub.pem")(verify)
 app.command(
     help=COMPARE_HELP,
     epilog="Example: diff2 compare randhie --algorithms dpgd,diff2 --seeds 3 --out compared",
