@@ -21,6 +21,7 @@ from .federate import federate_app
 from .fit import FIT_HELP, fit
 from .options import DataDir, Json, Quiet, RunToml, Seed
 from .predict import PREDICT_HELP, predict
+from .report import REPORT_HELP, report
 from .reports import account_document, show_account, show_preview, show_run
 from .schema import SCHEMA_HELP, schema
 from .verify import VERIFY_HELP, require_within_budget, verify
@@ -179,6 +180,7 @@ def account(
 
 
 app.command(help=VERIFY_HELP, epilog="Example: diff2 verify runs/first --public key.pub.pem")(verify)
+app.command(help=REPORT_HELP, epilog="Example: diff2 report runs/first --out report.html --card")(report)
 app.command(
     help=COMPARE_HELP,
     epilog="Example: diff2 compare randhie --algorithms dpgd,diff2 --seeds 3 --out compared",

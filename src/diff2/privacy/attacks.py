@@ -6,8 +6,8 @@ Gaussian releases. With random batches they are bounded by the curve :math:`\var
 
 .. math:: \min_\delta \min\{e^\varepsilon \alpha + \delta,\; 1 - e^{-\varepsilon} (1 - \alpha - \delta)\}
 
-**Groups.** k units at a time cost :math:`k \mu`. With random batches: a chain of k replacements turns
-:math:`(\varepsilon, \delta')` into :math:`k \varepsilon` and :math:`\delta' (e^{k\varepsilon} - 1)/(e^\varepsilon - 1)`.
+**Groups.** k units at a time cost :math:`k \mu`. With random batches, k replacements one after the other turn
+:math:`(\varepsilon, \delta)` into :math:`k \varepsilon` and :math:`\delta (e^{k\varepsilon} - 1)/(e^\varepsilon - 1)`.
 
 What noise on whole numbers costs (``discrete.py``) is in both, and both are rounded to the safe side.
 """

@@ -92,9 +92,7 @@ def _model(ledger: Ledger, path: Path) -> tuple[str, str]:
     return what, ""
 
 
-def _signature(
-    ledger: Ledger, path: Path, public_key: str | os.PathLike[str] | None
-) -> tuple[str, str | None, str]:
+def _signature(ledger: Ledger, path: Path, public_key: str | os.PathLike[str] | None) -> tuple[str, str | None, str]:
     """Check the signature beside the ledger; return what, by whom, and why it was not done.
 
     The header names the key of a run that was signed as it ended; one that was signed later names none.
