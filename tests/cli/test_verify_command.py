@@ -56,6 +56,7 @@ def write_key(path, kind=ed25519.Ed25519PrivateKey):
     key, pem = kind.generate(), serialization.Encoding.PEM
     secret = (pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     path.write_bytes(key.private_bytes(*secret))
+    path.chmod(0o600)
     public = path.with_suffix(".pub")
     public.write_bytes(key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
     return path, public

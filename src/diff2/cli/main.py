@@ -24,6 +24,7 @@ from .predict import PREDICT_HELP, predict
 from .report import REPORT_HELP, report
 from .reports import account_document, show_account, show_preview, show_run
 from .schema import SCHEMA_HELP, schema
+from .sign import SIGN_HELP, keygen, sign
 from .verify import VERIFY_HELP, require_within_budget, verify
 
 app = typer.Typer(
@@ -180,6 +181,8 @@ def account(
 
 
 app.command(help=VERIFY_HELP, epilog="Example: diff2 verify runs/first --public key.pub.pem")(verify)
+app.command(epilog="Example: diff2 keygen key.pem")(keygen)
+app.command(help=SIGN_HELP, epilog="Example: diff2 sign runs/first --key key.pem")(sign)
 app.command(help=REPORT_HELP, epilog="Example: diff2 report runs/first --out report.html --card")(report)
 app.command(
     help=COMPARE_HELP,

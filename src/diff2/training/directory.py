@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .._files import plain, write_json, write_whole
+from .._files import plain, write_whole
 from ..errors import CheckpointError, InvalidArgument, LedgerError
 from ..privacy import Ledger, NoiseSource
-from ..privacy.signing import SIGNATURE, Signer
+from ..privacy.signing import Signer, sign_ledger
 
 FORMAT = 4
 CHECKPOINT, LEDGER = "checkpoint.pt", "ledger.jsonl"
@@ -123,7 +123,7 @@ class RunDirectory:
     def sign(self, ledger: Ledger) -> None:
         """Put the signature of a complete ledger beside it, where the run is to be signed."""
         if self._signer is not None and self.path is not None:
-            write_json(self.path / SIGNATURE, self._signer.sign(ledger.chain))
+            sign_ledger(ledger, self.path / LEDGER, self._signer)
 
     def save(self, state: Mapping[str, Any] | None, history: list[dict[str, Any]], *, complete: bool = False) -> None:
         """Write the checkpoint; the key of the noise is wiped from a complete one."""
