@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from .._version import __version__
+from .budget import BUDGET_HELP, budget
 from .console import command, emit_json, ending, show_warning
 from .data import data_app
 from .evaluate import EVALUATE_HELP, evaluate
@@ -181,6 +182,7 @@ def account(
 
 
 app.command(help=VERIFY_HELP, epilog="Example: diff2 verify runs/first --public key.pub.pem")(verify)
+app.command(help=BUDGET_HELP, epilog="Example: diff2 budget runs --epsilon 3 --delta 1e-6")(budget)
 app.command(epilog="Example: diff2 keygen key.pem")(keygen)
 app.command(help=SIGN_HELP, epilog="Example: diff2 sign runs/first --key key.pem")(sign)
 app.command(help=REPORT_HELP, epilog="Example: diff2 report runs/first --out report.html --card")(report)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hmac
 import math
 import os
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +15,7 @@ from .._validate import one_of
 from .._version import __version__
 from ..errors import InvalidArgument, leak
 from ..planning.filter import Filter
+from ..planning.project import enter
 from ..privacy import Budget, Ledger, Mechanism, NoiseSource
 from ..privacy.release import REPLACE_ONE
 from ..tables.encode import Encoded
@@ -99,12 +102,23 @@ def opened(
         "run_file": None,
         "signed_by": None,
     }
-    if terms.directory is not None:
-        os.makedirs(terms.directory, exist_ok=True)
-    ledger = Ledger(header, None if terms.directory is None else os.path.join(terms.directory, "ledger.jsonl"))
+    path = None if terms.directory is None else Path(terms.directory) / "ledger.jsonl"
+    if path is not None and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        enter(path.parent, header, lambda key: _tag(key, encoded))
+    ledger = Ledger(header, path)
     session = Session(cohort, Mechanism(ledger, noise), filter, progress)
     rng = np.random.default_rng(int.from_bytes(noise.bytes(16, "public draws"), "big"))
     return Opened(cohort, session, ledger, rng)
+
+
+def _tag(key: bytes, encoded: Encoded) -> bytes:
+    """Return a hash of all records that says nothing without the key."""
+    digest = hmac.new(key, digestmod="blake2b")
+    for part in encoded.rows:
+        digest.update(f"{part.shape} {part.dtype};".encode())
+        digest.update(np.ascontiguousarray(part).data)
+    return digest.digest()
 
 
 def _delta(delta: float | str, units: int) -> float:

@@ -58,7 +58,8 @@ def true_positives(profiles: Iterable[Exposed], false_positives: float) -> float
     return max((_guessed(profile, false_positives) for profile in profiles), default=false_positives)
 
 
-def _noised(profile: Exposed) -> int:
+def noised(profile: Exposed) -> int:
+    """Return how many releases have noise that is paid for."""
     return sum(count for (_, _, multiplier), count in profile.items() if multiplier != math.inf)
 
 
@@ -66,7 +67,7 @@ def _group(profile: Exposed, delta: float, size: int) -> float:
     if size == 1:
         return price(profile, delta)
     if gaussian_only(profile):
-        return discrete_epsilon(partial(gdp_epsilon, size * gaussian_mu(profile)), delta, _noised(profile))
+        return discrete_epsilon(partial(gdp_epsilon, size * gaussian_mu(profile)), delta, noised(profile))
     inner = delta / size  # epsilon grows as delta falls, so a few steps settle it; the last one is on the safe side
     for _ in range(50):
         epsilon = price(profile, inner)
@@ -81,10 +82,10 @@ def _group(profile: Exposed, delta: float, size: int) -> float:
 
 def _guessed(profile: Exposed, alpha: float) -> float:
     if gaussian_only(profile):
-        mu, noised = gaussian_mu(profile), _noised(profile)
+        mu = gaussian_mu(profile)
         if mu == 0 or math.isinf(mu):
             return 1.0 if mu else alpha
-        added = math.exp(discrete_epsilon(lambda delta: 0.0, _TINY, noised))
+        added = math.exp(discrete_epsilon(lambda delta: 0.0, _TINY, noised(profile)))
         normal = NormalDist()
         return min(1.0, added * normal.cdf(normal.inv_cdf(min(added * alpha + _TINY, 1 - _TINY)) + mu))
     best = 1.0

@@ -1,8 +1,8 @@
 """Signatures: who vouches for a ledger. Ed25519, by the package ``cryptography`` (extra ``sign``).
 
-The chain of the last line stands for the whole file, model hash included, so that is what is signed. A run that is signed
-as it ends has the public key in its header from the start: without a signature beside it, it is refused. A run that is
-signed later has none, and whoever takes the signature away leaves a run that nobody signed.
+The chain of the last line stands for the whole file, hash of the model included, so that is what is signed. A run that
+is signed as it ends has the public key in its header from the start: without a signature beside it, it is refused. One
+that is signed later has none there, and whoever takes the signature away leaves a run that nobody signed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .ledger import Ledger
 SIGNATURE = "ledger.sig"  # beside the ledger
 HOW = "make one with: diff2 keygen key.pem"
 PROVES = (
-    "The signature says who vouches for this ledger and the model it names, and that neither was changed since. It does "
-    "not say that records were clipped or noise was added: that is a claim of the program that wrote the ledger, and of "
-    "whoever ran it. Whoever holds the key can sign an invention."
+    "The signature says who vouches for this ledger and the model it names, and that neither was changed since. It "
+    "does not say that records were clipped or noise was added: that is a claim of the program that wrote the ledger, "
+    "and of whoever ran it. Whoever holds the key can sign an invention."
 )
 
 

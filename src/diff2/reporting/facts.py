@@ -12,6 +12,7 @@ from typing import Any
 
 from .._files import plain
 from ..errors import Diff2Error
+from ..planning.project import project_of, standing
 from ..privacy import Guarantee, Ledger
 from ..privacy.attacks import group_epsilon, largest_mu, true_positives
 from ..privacy.guarantee import PROTECTED
@@ -56,7 +57,7 @@ def facts(run: str | os.PathLike[str], public_key: str | os.PathLike[str] | None
         "dropped": dropped(ledger.header),
         "quality": quality,
         "health": health,
-        "project": None,
+        "project": _project(folder),
         "files": files(folder, private=as_stated, complete=ledger.complete),
         "signed_by": found.signed_by,
         "chain": ledger.chain,
@@ -134,6 +135,15 @@ def _releases(ledger: Ledger, guarantee: Guarantee) -> dict[str, Any]:
         "purposes": purposes(ledger, guarantee.delta),
         "path": path(ledger) if math.isfinite(guarantee.epsilon) else [],
     }
+
+
+def _project(folder: Path) -> dict[str, Any] | None:
+    """Return what all runs of the project cost; None where there is none. Fingerprints stay with their owner."""
+    project = project_of(folder)
+    if project is None:
+        return None
+    found = standing(project).to_json()
+    return {**found, "runs": [{key: run[key] for key in ("run", "epsilon", "state")} for run in found["runs"]]}
 
 
 def _split(unchecked: tuple[str, ...]) -> list[tuple[str, str, str]]:

@@ -22,6 +22,7 @@ import torch
 
 from .._files import plain, write_whole
 from ..errors import CheckpointError, InvalidArgument, LedgerError
+from ..planning.project import enter
 from ..privacy import Ledger, NoiseSource
 from ..privacy.signing import Signer, sign_ledger
 
@@ -97,6 +98,7 @@ class RunDirectory:
             return self._same_run(Ledger.read(self.path / LEDGER))
         self._tag = records if isinstance(records, bytes) else records_tag(self.noise.key, records)
         if self.resumed is None:
+            enter(self.path, self._header, lambda key: _keyed(key, records))
             self.save(None, [])
             return Ledger(self._header, self.path / LEDGER)
         if self._tag != self.resumed.records_tag:
@@ -184,6 +186,10 @@ def records_tag(key: bytes, clients: Sequence[Iterable[torch.Tensor]]) -> bytes:
             digest.update(f"{tuple(part.shape)} {part.dtype};".encode())
             digest.update(part.cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.digest()
+
+
+def _keyed(key: bytes, records: Sequence[Iterable[torch.Tensor]] | bytes) -> bytes:
+    return hmac.digest(key, records, "blake2b") if isinstance(records, bytes) else records_tag(key, records)
 
 
 def _lasting(header: Mapping[str, Any]) -> dict[str, Any]:
