@@ -26,7 +26,7 @@ ORDER = [
         "_registry",
     ),
     *("privacy", "questions", "routines", "algorithms", "planning", "models", "gradients", "cohorts", "training"),
-    *("tables", "fitting", "sklearn", "data", "runfile", "federation", "cli"),
+    *("tables", "fitting", "sklearn", "data", "runfile", "federation", "reporting", "cli"),
 ]
 BESIDE = {"testing"}  # may import anything but the command line; imported by it, and inside of functions
 TOP = {"__init__", "__main__"}

@@ -56,6 +56,7 @@ def write_key(path, kind=ed25519.Ed25519PrivateKey):
     key, pem = kind.generate(), serialization.Encoding.PEM
     secret = (pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     path.write_bytes(key.private_bytes(*secret))
+    path.chmod(0o600)
     public = path.with_suffix(".pub")
     public.write_bytes(key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
     return path, public
@@ -150,11 +151,11 @@ def test_a_signature_stops_whoever_rewrites_the_whole_ledger(folder):
     key, public = write_key(folder / "key.pem")
     _, stranger = write_key(folder / "other.pem")
     run = train(folder, "--sign-with", key)
-    code, document = verified(run, "--public-key", public)
+    code, document = verified(run, "--public", public)
     assert code == 0
     assert "the signature, by the key that was given" in document["checked"]
     assert verified(run)[0] == 0
-    assert verified(run, "--public-key", stranger)[0] == 1
+    assert verified(run, "--public", stranger)[0] == 1
     file = run / "ledger.jsonl"
     text = file.read_text()
     file.write_text("\n".join(rechained(text.replace('"engine": "', '"engine": "my ').splitlines())) + "\n")
@@ -172,12 +173,12 @@ def test_a_signature_stops_whoever_rewrites_the_whole_ledger(folder):
     (run / "ledger.sig").unlink()
     assert "no signature at" in verified(run)[1]
     diff2_here("train", folder / "run.toml", "--out", run, "--resume", "--sign-with", key)
-    assert verified(run, "--public-key", public)[0] == 0
+    assert verified(run, "--public", public)[0] == 0
 
 
 def test_a_run_that_nobody_signed_is_not_by_the_key_that_is_asked_for(folder):
     run, (_, public) = train(folder), write_key(folder / "key.pem")
-    code, message = verified(run, "--public-key", public)
+    code, message = verified(run, "--public", public)
     assert code == 1
     assert "is not signed" in message
 

@@ -23,7 +23,7 @@ from rich.text import Text
 from .._files import to_json
 from ..errors import BudgetExceeded, Diff2Error, GradientFallbackWarning, PrivacyLeakWarning, WeakDeltaWarning
 
-FAILED, BUDGET, LEAKS, NOT_PRIVATE, INTERRUPTED = 1, 3, 4, 5, 130
+FAILED, BUDGET, INTERRUPTED = 1, 3, 130
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from .._version import __version__
+from .budget import BUDGET_HELP, budget
 from .console import command, emit_json, ending, show_warning
 from .data import data_app
 from .evaluate import EVALUATE_HELP, evaluate
@@ -21,8 +22,10 @@ from .federate import federate_app
 from .fit import FIT_HELP, fit
 from .options import DataDir, Json, Quiet, RunToml, Seed
 from .predict import PREDICT_HELP, predict
+from .report import REPORT_HELP, report
 from .reports import account_document, show_account, show_preview, show_run
 from .schema import SCHEMA_HELP, schema
+from .sign import SIGN_HELP, keygen, sign
 from .verify import VERIFY_HELP, require_within_budget, verify
 
 app = typer.Typer(
@@ -178,7 +181,11 @@ def account(
         require_within_budget(ledger, path)
 
 
-app.command(help=VERIFY_HELP, epilog="Example: diff2 verify runs/first --public-key key.pub.pem")(verify)
+app.command(help=VERIFY_HELP, epilog="Example: diff2 verify runs/first --public key.pub.pem")(verify)
+app.command(help=BUDGET_HELP, epilog="Example: diff2 budget runs --epsilon 3 --delta 1e-6")(budget)
+app.command(epilog="Example: diff2 keygen key.pem")(keygen)
+app.command(help=SIGN_HELP, epilog="Example: diff2 sign runs/first --key key.pem")(sign)
+app.command(help=REPORT_HELP, epilog="Example: diff2 report runs/first --out report.html --card")(report)
 app.command(
     help=COMPARE_HELP,
     epilog="Example: diff2 compare randhie --algorithms dpgd,diff2 --seeds 3 --out compared",

@@ -12,18 +12,12 @@ from .console import show_facts, show_guarantee, show_line, show_rows
 if TYPE_CHECKING:
     from ..planning.plan import Plan
     from ..planning.prediction import Choice, NoisePrediction
-    from ..privacy import Budget, Ledger, Release
+    from ..privacy import Budget, Ledger
     from ..questions.population import Population
     from ..runfile.preview import AlikeReleases, Preview
     from ..runfile.run import FinishedRun
 
 
-PROTECTED = {
-    ("record", "replace-one"): "each record",
-    ("record", "add-or-remove-one"): "each record, against being added or removed",
-    ("group", "replace-one"): "each group of records of a client",
-    ("client", "replace-one"): "each client, with all its records",
-}
 NOUNS = {"local": "local steps"}
 BATCHES = {"fixed": "batches drawn without replacement", "poisson": "Poisson batches"}
 GROWTH_LIMIT = 2.0  # of the estimate in a cycle, by noise; beyond, the preview says so
@@ -62,6 +56,8 @@ def show_run(run: FinishedRun) -> None:
 
 def show_preview(found: Preview) -> None:
     """Print noise, cost and predicted error of a plan."""
+    from ..privacy.guarantee import PROTECTED
+
     noise = found.plan
     show_facts(
         "the plan",
@@ -95,6 +91,8 @@ def count_of_releases(made: int, planned: int | None) -> str:
 
 def account_document(ledger: Ledger, delta: float) -> dict[str, Any]:
     """Return what a ledger says, as plain values."""
+    from ..reporting.releases import purposes
+
     return {
         "epsilon": ledger.epsilon(delta),
         "delta": delta,
@@ -102,7 +100,7 @@ def account_document(ledger: Ledger, delta: float) -> dict[str, Any]:
         "complete": ledger.complete,
         "releases": len(ledger),
         "released_epsilon": ledger.released_epsilon(delta),
-        "purposes": _purposes(ledger, delta),
+        "purposes": purposes(ledger, delta),
         "guarantee": ledger.guarantee(delta).to_json(),
     }
 
@@ -122,7 +120,7 @@ def show_account(ledger: Ledger, path: Path, delta: float) -> None:
             "budget": f"{budget['epsilon']} at delta {budget['delta']:g}",
         },
     )
-    cells = [_purpose_cells(row) for row in _purposes(ledger, delta)]
+    cells = [_purpose_cells(row) for row in account_document(ledger, delta)["purposes"]]
     show_rows("releases by purpose", cells, ["purpose", "count", "noise multiplier", "epsilon alone"])
     show_guarantee(str(ledger.guarantee(delta)))
 
@@ -178,28 +176,6 @@ def _named_choice(choice: Choice) -> str:
 
 def _error_title(dimension: int | None) -> str:
     return "squared error per parameter" if dimension is None else f"squared error, {dimension} parameters"
-
-
-def _purposes(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
-    """Return what was released for which purpose: how often, with which noise, and what it would cost alone."""
-    from ..privacy import total_epsilon
-
-    groups: dict[tuple[str, str, str], list[Release]] = {}
-    for release in ledger.releases:
-        groups.setdefault((release.purpose, release.mechanism, release.sampling), []).append(release)
-    return [
-        {
-            "purpose": purpose,
-            "mechanism": mechanism,
-            "sampling": sampling,
-            "rate": max(release.rate for release in found),
-            "count": len(found),
-            "multiplier_min": min(release.multiplier for release in found),
-            "multiplier_max": max(release.multiplier for release in found),
-            "epsilon_alone": total_epsilon(found, delta),
-        }
-        for (purpose, mechanism, sampling), found in groups.items()
-    ]
 
 
 def _purpose_cells(row: Mapping[str, Any]) -> list[str]:

@@ -21,6 +21,7 @@ import numpy as np
 
 from .._files import plain, read_json, to_json, write_whole
 from ..errors import CheckpointError
+from ..planning.project import enter
 from ..privacy import Ledger, NoiseSource
 from ..privacy.resuming import lasting, require_same_settings
 from .saving import LEDGER, refuse_folder
@@ -68,8 +69,10 @@ class FitDirectory:
                 )
         else:
             refuse_folder(path)
+            parts = list(records)
+            enter(Path(path), header, lambda key: bytes.fromhex(_tag(key, parts)))
             document = {"key": self.noise.key.hex(), "private": self.noise.private, "settings": mine}
-            document["records"] = _tag(self.noise.key, records)
+            document["records"] = _tag(self.noise.key, parts)
             write_whole(self._resume, to_json(document).encode(), secret=True)
         ledger = Path(path) / LEDGER
         if ledger.exists() and b"\n" not in ledger.read_bytes():

@@ -64,14 +64,16 @@ def exposure_of(releases: Iterable[Release]) -> list[list[dict[str, Any]]]:
 
 def exposure_epsilon(exposure: Iterable[Iterable[Mapping[str, Any]]], delta: float, *, of_one: bool = False) -> float:
     """Return what :func:`exposure_of` costs at ``delta``; ``of_one``: with the noise of one of the parties alone."""
-    most = 0.0
-    for rows in exposure:
-        profile: Counter[tuple[str, float, float]] = Counter()
-        for row in rows:
-            alone = math.sqrt(row["parties"]) if of_one else 1.0
-            profile[row["sampling"], float(row["rate"]), float(row["multiplier"]) / alone] += row["releases"]
-        most = max(most, price(profile, delta))
-    return most
+    return max((price(profile_of(rows, of_one=of_one), delta) for rows in exposure), default=0.0)
+
+
+def profile_of(rows: Iterable[Mapping[str, Any]], *, of_one: bool = False) -> Exposed:
+    """Return one list of :func:`exposure_of` as a collection that can be priced."""
+    profile: Counter[tuple[str, float, float]] = Counter()
+    for row in rows:
+        alone = math.sqrt(row["parties"]) if of_one else 1.0
+        profile[row["sampling"], float(row["rate"]), float(row["multiplier"]) / alone] += row["releases"]
+    return profile
 
 
 def by_exposure(items: Iterable[tuple[Key, float, tuple[int, ...] | None]]) -> list[dict[tuple[Key, float], int]]:

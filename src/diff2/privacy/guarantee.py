@@ -8,6 +8,13 @@ from typing import Any
 
 from .._numbers import epsilon_text
 
+PROTECTED = {  # in words, by unit and adjacency
+    ("record", "replace-one"): "each record",
+    ("record", "add-or-remove-one"): "each record, against being added or removed",
+    ("group", "replace-one"): "each group of records of a client",
+    ("client", "replace-one"): "each client, with all its records",
+}
+
 
 @dataclass(frozen=True)
 class Guarantee:
@@ -46,7 +53,7 @@ class Guarantee:
             f"The {self.releases} releases made by {self.algorithm}, and everything computed from them, satisfy "
             f"({epsilon}, {self.delta!r})-differential privacy: {self._change()} changes the probability of any "
             f"outcome by at most a factor exp({epsilon}), except with probability {self.delta!r}; "
-            f"{self._assumptions()}."
+            f"{self.assumptions()}."
         )
         if self.noise == "sites":
             text += f" {self._against_the_server()}"
@@ -75,7 +82,8 @@ class Guarantee:
             return f"adding or removing any one record, {among.replace('the', 'among at most', 1)},"
         return f"replacing any one record among {among}"
 
-    def _assumptions(self) -> str:
+    def assumptions(self) -> str:
+        """Say what is public, and who is trusted."""
         if self.unit == "client":
             return f"the numbers of clients and records are public, and {self._trusted('adds the noise')}"
         public = f"the number of records of each client is public, {self._trusted('adds the noise')}"

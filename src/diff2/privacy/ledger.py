@@ -27,7 +27,7 @@ from .._files import plain
 from .._numbers import epsilon_text
 from ..errors import BudgetExceeded, LedgerError
 from .accounting import epsilon_path
-from .composition import exposure_epsilon, exposure_of, total_epsilon
+from .composition import Exposed, exposure_epsilon, exposure_of, price, profile_of, profiles, total_epsilon
 from .guarantee import Guarantee
 from .lines import END_FIELDS, FORMAT, HEADER_FIELDS, chained, check_release, read_line, read_release, require_fields
 from .release import FULL, Release
@@ -162,7 +162,11 @@ class Ledger:
     def epsilon(self, delta: float | None = None) -> float:
         """Return what may be stated at ``delta`` (default: the budget's): of the plan, or of the releases if more."""
         at = self.delta if delta is None else delta
-        return max(exposure_epsilon(self._exposure(), at), self.released_epsilon(at))
+        return max((price(profile, at) for profile in self.profiles()), default=0.0)
+
+    def profiles(self) -> list[Exposed]:
+        """Return what may be stated of any unit: the releases of the plan and second ones, and those that were made."""
+        return [*map(profile_of, self._exposure()), *profiles(self.releases)]
 
     def released_epsilon(self, delta: float | None = None, *, rounds: int | None = None) -> float:
         """Return what the releases made so far add up to. **Not a guarantee**: see :meth:`epsilon`.

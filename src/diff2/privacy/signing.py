@@ -1,32 +1,69 @@
 """Signatures: who vouches for a ledger. Ed25519, by the package ``cryptography`` (extra ``sign``).
 
-The chain of the last line stands for the whole file, so that is what is signed. The public key is in the header from
-the start: a ledger that says it is signed, and has no signature beside it, is refused.
+The chain of the last line stands for the whole file, hash of the model included, so that is what is signed. A run that
+is signed as it ends has the public key in its header from the start: without a signature beside it, it is refused. One
+that is signed later has none there, and whoever takes the signature away leaves a run that nobody signed.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .._files import read_json, write_json, write_whole
 from ..errors import InvalidArgument, LedgerError
+from .ledger import Ledger
 
 SIGNATURE = "ledger.sig"  # beside the ledger
-HOW = "make one with: openssl genpkey -algorithm ed25519 -out key.pem"
+HOW = "make one with: diff2 keygen key.pem"
+PROVES = (
+    "The signature says who vouches for this ledger and the model it names, and that neither was changed since. It "
+    "does not say that records were clipped or noise was added: that is a claim of the program that wrote the ledger, "
+    "and of whoever ran it. Whoever holds the key can sign an invention."
+)
 
 
 class Signer:
     """A private key, read before anything is spent."""
 
-    def __init__(self, path: str | os.PathLike[str]):
-        self._key = _read(path, "sign_with", private=True)
+    def __init__(self, path: str | os.PathLike[str], what: str = "sign_with"):
+        self._key = _read(path, what, private=True)
         self.public = _hex(self._key.public_key())
 
     def sign(self, chain: str) -> dict[str, str]:
         """Return what goes beside a ledger whose last line has this chain."""
         return {"chain": chain, "public_key": self.public, "signature": self._key.sign(chain.encode()).hex()}
+
+
+def make_key(path: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Write a new private key that its owner alone can read, and the public one beside it; return both paths."""
+    serialization, ed25519 = _cryptography("keygen")
+    secret = Path(path)
+    public = secret.with_name(f"{secret.stem}.pub.pem")
+    for file in (secret, public):
+        if file.exists():
+            raise InvalidArgument(f"{file} exists: a key is never overwritten; choose another name")
+    key, pem = ed25519.Ed25519PrivateKey.generate(), serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    write_whole(secret, private, secret=True)
+    write_whole(public, key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
+    return secret, public
+
+
+def sign_ledger(ledger: Ledger, path: Path, signer: Signer) -> Path:
+    """Put the signature of a complete ledger beside it; return where it is."""
+    file, header = path.with_name(SIGNATURE), ledger.header
+    if not ledger.complete:
+        raise LedgerError(f"{path} is not complete: more will be released; sign the run when it has ended")
+    other = header["signed_by"] or (read_json(file) or {}).get("public_key")
+    if other not in (None, signer.public):
+        whose = "its header names" if header["signed_by"] else f"{file} is by"
+        raise LedgerError(f"{path}: {whose} the key {other}, and this is {signer.public}; nothing was signed")
+    write_json(file, signer.sign(ledger.chain))
+    return file
 
 
 def read_public(path: str | os.PathLike[str]) -> str:
@@ -57,12 +94,17 @@ def check_signature(where: str, document: Mapping[str, Any] | None, chain: str, 
         raise LedgerError(f"{where}: the signature is not of this ledger by {signed_by}") from None
 
 
-def _read(path: str | os.PathLike[str], what: str, *, private: bool) -> Any:
+def _cryptography(what: str) -> tuple[Any, Any]:
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError:
         raise InvalidArgument(f"{what} needs the package cryptography: pip install 'diff2[sign]'") from None
+    return serialization, ed25519
+
+
+def _read(path: str | os.PathLike[str], what: str, *, private: bool) -> Any:
+    serialization, ed25519 = _cryptography(what)
     try:
         data = Path(path).read_bytes()
         if private:
@@ -77,6 +119,8 @@ def _read(path: str | os.PathLike[str], what: str, *, private: bool) -> Any:
         ) from None
     if not isinstance(key, ed25519.Ed25519PrivateKey if private else ed25519.Ed25519PublicKey):
         raise InvalidArgument(f"{what}={path} is not an Ed25519 key; {HOW}")
+    if private and os.name == "posix" and stat.S_IMODE(os.stat(path).st_mode) & 0o077:
+        raise InvalidArgument(f"{what}={path} can be read by others than its owner; run: chmod 600 {path}")
     return key
 
 

@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .._files import plain, write_json, write_whole
+from .._files import plain, write_whole
 from ..errors import CheckpointError, InvalidArgument, LedgerError
+from ..planning.project import enter
 from ..privacy import Ledger, NoiseSource
 from ..privacy.resuming import lasting, require_same_settings
-from ..privacy.signing import SIGNATURE, Signer
+from ..privacy.signing import Signer, sign_ledger
 
 FORMAT = 4
 CHECKPOINT, LEDGER = "checkpoint.pt", "ledger.jsonl"
@@ -98,6 +99,7 @@ class RunDirectory:
             return self._same_run(Ledger.read(self.path / LEDGER))
         self._tag = records if isinstance(records, bytes) else records_tag(self.noise.key, records)
         if self.resumed is None:
+            enter(self.path, self._header, lambda key: _keyed(key, records))
             self.save(None, [])
             return Ledger(self._header, self.path / LEDGER)
         if self._tag != self.resumed.records_tag:
@@ -124,7 +126,7 @@ class RunDirectory:
     def sign(self, ledger: Ledger) -> None:
         """Put the signature of a complete ledger beside it, where the run is to be signed."""
         if self._signer is not None and self.path is not None:
-            write_json(self.path / SIGNATURE, self._signer.sign(ledger.chain))
+            sign_ledger(ledger, self.path / LEDGER, self._signer)
 
     def save(self, state: Mapping[str, Any] | None, history: list[dict[str, Any]], *, complete: bool = False) -> None:
         """Write the checkpoint; the key of the noise is wiped from a complete one."""
@@ -185,3 +187,7 @@ def records_tag(key: bytes, clients: Sequence[Iterable[torch.Tensor]]) -> bytes:
             digest.update(f"{tuple(part.shape)} {part.dtype};".encode())
             digest.update(part.cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.digest()
+
+
+def _keyed(key: bytes, records: Sequence[Iterable[torch.Tensor]] | bytes) -> bytes:
+    return hmac.digest(key, records, "blake2b") if isinstance(records, bytes) else records_tag(key, records)
