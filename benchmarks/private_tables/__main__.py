@@ -18,6 +18,7 @@ def main(arguments: list[str] | None = None) -> None:
     runs.add_argument("--contestants", nargs="+", default=list(CONTESTANTS), choices=list(CONTESTANTS), metavar="NAME")
     runs.add_argument("--epsilon", nargs="+", type=float, default=list(EPSILONS), dest="epsilons")
     runs.add_argument("--seeds", type=int, default=5)
+    runs.add_argument("--first-seed", type=int, default=0, help="from 100 on for development")
     runs.add_argument("--rows", type=int, default=MOST_ROWS, dest="most_rows", help="of a table, at most")
     runs.add_argument("--retry", action="store_true", help="try again what has failed")
     runs.add_argument("--jobs", type=int, default=2)
