@@ -22,7 +22,6 @@ ORDER = [
         "_fields",
         "_vectors",
         "_files",
-        "_numbers",
         "_progress",
         "_registry",
     ),

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from .routines import PostProcessing as PostProcessing
     from .routines import Routine as Routine
     from .routines import TorchOptimizer as TorchOptimizer
-    from .training.build import Compute as Compute
+    from .training.arguments import Compute as Compute
     from .training.build import prepare as prepare
     from .training.build import train as train
     from .training.loop import RoundInfo as RoundInfo
@@ -122,7 +122,8 @@ _HOMES = {
         "Routine",
         "TorchOptimizer",
     ],
-    "training.build": ["Compute", "prepare", "train"],
+    "training.arguments": ["Compute"],
+    "training.build": ["prepare", "train"],
     "training.loop": ["RoundInfo", "TrainState", "Training"],
     "training.result": ["TrainResult"],
 }

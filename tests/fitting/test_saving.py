@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 
 import diff2
 from diff2 import FittedModel, InvalidArgument, Ledger
-from diff2._numbers import epsilon_text
 from diff2.fitting.saving import ARRAYS, HEALTH, LEDGER, PREPARATION, README, SCHEMA
+from diff2.privacy.epsilon_text import epsilon_text
 from fitted import TARGETS, few_trees, fitted, schema, table
 
 KINDS = sorted(TARGETS)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .._numbers import epsilon_text
 from .._progress import progress_bar
+from ..privacy.epsilon_text import epsilon_text
 from .console import command, emit_json, ending, show_facts
 from .options import Json, Quiet, RunToml
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .._numbers import epsilon_text
+from ..privacy.epsilon_text import epsilon_text
 from .console import command, emit_json, ending, show_facts, show_guarantee, show_rows
 from .deploy import job_reporter, register, require_flare
 from .options import DataDir, Json, Quiet, RunToml, Seed

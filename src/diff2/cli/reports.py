@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._numbers import epsilon_text
+from ..privacy.epsilon_text import epsilon_text
 from .console import show_facts, show_guarantee, show_line, show_rows
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .._files import read_json
-from .._numbers import epsilon_text
+from ..privacy.epsilon_text import epsilon_text
 from .console import FAILED, LEAKS, NOT_PRIVATE, emit_json, ending, show_line
 from .options import Json
 from .reports import count_of_releases

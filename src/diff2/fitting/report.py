@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from .._numbers import epsilon_text
 from ..privacy import Ledger
+from ..privacy.epsilon_text import epsilon_text
 
 
 def planned(ledger: Ledger) -> tuple[int, float]:

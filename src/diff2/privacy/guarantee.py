@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .._numbers import epsilon_text
+from .epsilon_text import epsilon_text
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._files import plain
-from .._numbers import epsilon_text
 from ..errors import BudgetExceeded, LedgerError
 from .accounting import epsilon_path
 from .composition import exposure_epsilon, exposure_of, total_epsilon
+from .epsilon_text import epsilon_text
 from .guarantee import Guarantee
 from .lines import END_FIELDS, FORMAT, HEADER_FIELDS, chained, check_release, read_line, read_release, require_fields
 from .release import FULL, Release

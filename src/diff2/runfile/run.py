@@ -16,7 +16,8 @@ from ..data import EncodedClients, Encoding, load_clients
 from ..data.scaling import described_columns
 from ..errors import CheckpointError, InvalidArgument
 from ..models.mlp import mlp
-from ..training.build import Compute, prepare
+from ..training.arguments import Compute
+from ..training.build import prepare
 from ..training.result import TrainResult
 from .reader import AT_SITES, ModelSettings, RunFile, RunSettings, portable
 from .scaling import PrivateScaling, scaled_encoding

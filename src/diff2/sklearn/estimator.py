@@ -12,11 +12,11 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from .._numbers import epsilon_text
 from .._validate import one_of
 from ..errors import CompositionWarning, InvalidArgument, leak
 from ..fitting import fit
 from ..fitting.repeats import REPEATS
+from ..privacy.epsilon_text import epsilon_text
 from ..tables.frames import Frame, as_frame
 from ..tables.schema import Schema
 

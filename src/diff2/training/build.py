@@ -3,64 +3,34 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
-from .._files import plain
 from .._types import Loss
-from .._validate import at_least, one_of
-from .._version import __version__
 from ..algorithms import Algorithm
 from ..cohorts import Client, LocalCohort, PerClientCohort
 from ..cohorts.clients import as_clients, as_groups, as_pair
 from ..cohorts.slots import EXACT_SIZES, slots_of
-from ..errors import InvalidArgument, leak, unusable
+from ..errors import InvalidArgument
 from ..gradients import Engine, Shapes, build_engine
-from ..gradients.probe import indices_fit, made_up_inputs
-from ..models.losses import check_targets, resolve_loss
+from ..models.losses import resolve_loss
 from ..planning import Plan, plan
-from ..planning.header import described
-from ..planning.plan import protected
 from ..planning.verify import check_against
 from ..privacy import BoundedMean, Budget, Mechanism
 from ..privacy.release import ADD_OR_REMOVE_ONE
 from ..privacy.signing import Signer
 from ..questions import SCALING, Cohort, Population, Protection
-from ..routines import Averaging
-from . import OUTPUTS
+from .arguments import Compute, check_output, check_values, declare_leaks, placement, split_settings, with_groups
 from .directory import LEDGER, RunDirectory
+from .header import header, same_bytes
 from .loop import Callback, Training
 from .metrics import ExactMetrics
-from .result import TrainResult, model_digest
-
-
-@dataclass(frozen=True)
-class Compute:
-    """How gradients are computed. It changes speed and the last bits, not what is protected.
-
-    Args:
-        engine: ``"auto"``; ``"portable"``, the same whatever is installed; or an engine of docs/gradients.md by name.
-        dtype, device: by default those of the model.
-        chunk_rows: records per pass through the engine.
-        example: a few *public or made-up* (inputs, targets) to try the model on, where it cannot take random ones.
-        by_client: ask every client by itself, as sites of a federation are asked: the same bytes as theirs under one
-            seed, the same up to rounding as otherwise, and slower where clients are small.
-    """
-
-    engine: str = "auto"
-    dtype: torch.dtype | None = None
-    device: str | torch.device | None = None
-    chunk_rows: int | None = None
-    example: tuple[torch.Tensor, torch.Tensor] | None = None
-    by_client: bool = False
+from .result import TrainResult
 
 
 class Opening(Protocol):
@@ -167,24 +137,24 @@ def prepare(
     """
     check_output(output, algorithm)
     signer = None if sign_with is None else Signer(sign_with)
-    protection, compute = _split(protection, compute, settings)
+    protection, compute = split_settings(protection, compute, settings)
     loss_name, loss_function = resolve_loss(loss)
     if not isinstance(model, nn.Module):
         raise InvalidArgument(f"expected model to be a torch.nn.Module, got {type(model).__name__}")
     untouched = copy.deepcopy(model)
-    dtype, device = _placement(model, compute)
+    dtype, device = placement(model, compute)
     people = as_clients(clients, loss_function, dtype=dtype, device=device)
     numbers = None if groups is None else as_groups(groups, people)
     adjacency = getattr(algorithm, "adjacency", None)  # what is no algorithm is refused below
     noise_plan = plan(
-        algorithm, budget, slots_of(public_sizes, people, adjacency), _grouped(protection, numbers is not None),
+        algorithm, budget, slots_of(public_sizes, people, adjacency), with_groups(protection, numbers is not None),
         opening_share=None if opening is None else opening.share,
     )  # fmt: skip
     engine, stochastic = build_engine(
         model, loss_function, Shapes.of(*people[0]), dtype=dtype, device=device, chunk_rows=compute.chunk_rows,
         grouped=numbers is not None, engine=compute.engine, example=compute.example,
     )  # fmt: skip
-    _check_values(engine, loss_function, people, compute.example)
+    check_values(engine, loss_function, people, compute.example)
     if adjacency == ADD_OR_REMOVE_ONE and public_sizes is None:
         leaks = (*leaks, EXACT_SIZES)
     named_leaks = declare_leaks(budget, metrics_every, holdout, leaks, strict)
@@ -255,76 +225,6 @@ def assembled(
     )
 
 
-def header(
-    noise_plan: Plan,
-    engine: Engine,
-    seed: int | None,
-    leaks: Sequence[str],
-    trust: Mapping[str, Any] | None = None,
-    *,
-    columns: Mapping[str, Any] | None = None,
-    run_file: str | None = None,
-    signed_by: str | None = None,
-) -> dict[str, Any]:
-    """Describe the run for the ledger.
-
-    Args:
-        trust: who adds the noise, where that is not whoever runs this.
-        columns: what each column means, and where its bounds come from.
-        run_file: the text of the run file.
-        signed_by: the public key of whoever will sign the ledger.
-    """
-    file = None if run_file is None else {"text": run_file, "sha256": hashlib.sha256(run_file.encode()).hexdigest()}
-    return {
-        "library": "diff2",
-        "version": __version__,
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        **described(noise_plan, trust),
-        "dimension": len(engine.flat),
-        "engine": engine.name,
-        "seeded": seed is not None,
-        "leaks": list(leaks),
-        "columns": plain(columns),
-        "run_file": file,
-        "signed_by": signed_by,
-    }
-
-
-def same_bytes(engine: Engine, output: str) -> dict[str, Any]:
-    """Return what must be the same for a resumed run to give the bytes of one that was never interrupted."""
-    return {
-        "output": output,
-        "start": model_digest(engine.flat.module),
-        "dtype": str(engine.flat.dtype),
-        "chunk_rows": engine.chunk_rows,
-    }
-
-
-def check_output(output: str, algorithm: Algorithm) -> None:
-    """Refuse an output that the routine cannot give."""
-    one_of("output", output, OUTPUTS)
-    if output == "uniform" and isinstance(getattr(algorithm, "routine", None), Averaging):
-        raise InvalidArgument("output='uniform' draws one iterate, Averaging takes their mean; leave one of them out")
-
-
-def declare_leaks(
-    budget: Budget, metrics_every: int | None, holdout: Any, leaks: Sequence[str], strict: bool
-) -> tuple[str, ...]:
-    """Warn of everything that will leave without noise; return it for the guarantee."""
-    named = list(leaks)
-    if not budget.private:
-        leak("epsilon=inf: no noise is added, so the model is not private.", strict=strict, stacklevel=4)
-    if metrics_every is not None:
-        at_least("metrics_every", metrics_every, 1)
-        named.append("exact training metrics" + ("" if holdout is None else " and exact held-out metrics"))
-    elif holdout is not None:
-        raise InvalidArgument("holdout is given without metrics_every; say how often to compute its exact loss")
-    if budget.private:
-        for name in named:
-            leak(f"{name}: values that depend on the records leave without noise.", strict=strict, stacklevel=4)
-    return tuple(named)
-
-
 def _opened(
     opening: Opening,
     people: list[Client],
@@ -342,46 +242,3 @@ def _opened(
     value, std = np.array(run.opening), ledger.releases[0].noise_std
     people = [client._replace(inputs=opening.apply(value, std, client.inputs)) for client in people]
     return people, None if holdout is None else (opening.apply(value, std, torch.as_tensor(holdout[0])), holdout[1])
-
-
-def _split(
-    protection: Protection | None, compute: Compute | None, settings: Mapping[str, Any]
-) -> tuple[Protection, Compute]:
-    """Return what is protected and how it is computed, with the settings that were given by name."""
-    names = {field.name for field in fields(Compute)}
-    chosen = {name: value for name, value in settings.items() if name in names}
-    others = {name: value for name, value in settings.items() if name not in names}
-    return protected(protection, others), replace(Compute() if compute is None else compute, **chosen)
-
-
-def _grouped(protection: Protection, grouped: bool) -> Protection:
-    if not grouped and protection.unit == "group":
-        raise InvalidArgument("unit='group' needs groups=..., the group of each record")
-    if grouped and protection.unit == "client":
-        raise InvalidArgument("groups protect groups of records, unit='client' whole clients; leave one of them out")
-    return replace(protection, unit="group") if grouped else protection
-
-
-def _placement(model: nn.Module, compute: Compute) -> tuple[torch.dtype, torch.device]:
-    first = next((parameter for parameter in model.parameters() if parameter.dtype.is_floating_point), None)
-    mine = torch.get_default_dtype() if first is None else first.dtype
-    dtype = mine if compute.dtype is None else compute.dtype
-    if dtype not in (torch.float32, torch.float64):
-        raise InvalidArgument(f"expected dtype torch.float32 or torch.float64, got {dtype}; convert the model")
-    device = compute.device
-    if device is None:
-        device = torch.device("cpu") if first is None else first.device
-    return dtype, torch.device(device)
-
-
-def _check_values(
-    engine: Engine, loss: Loss, people: list[Client], example: tuple[torch.Tensor, torch.Tensor] | None
-) -> None:
-    """Refuse class numbers and indices that the model does not have, before anything is spent; say nothing of them."""
-    module, made_up = engine.flat.module, made_up_inputs(Shapes.of(*people[0]), engine.flat.module, 1)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout must not advance the caller's generator
-        shape = module(made_up if example is None else example[0][:1].to(made_up)).shape
-    for client in people:
-        check_targets(loss, client.targets, shape)
-    if not indices_fit(module, [client.inputs for client in people]):
-        raise unusable("clients")

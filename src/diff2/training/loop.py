@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from .._numbers import epsilon_text
 from .._progress import progress_bar
 from .._types import Vector
 from .._vectors import distance, norm
@@ -21,6 +20,7 @@ from ..errors import Diff2Error
 from ..gradients import Engine, FlatModule
 from ..planning import Plan
 from ..privacy import Mechanism
+from ..privacy.epsilon_text import epsilon_text
 from ..questions import Cohort, Round
 from .directory import RunDirectory
 from .metrics import ExactMetrics

@@ -22,8 +22,10 @@ from ...data.scaling import described_columns
 from ...errors import CheckpointError, InvalidArgument
 from ...privacy import Mechanism
 from ...privacy.release import ADD_OR_REMOVE_ONE
-from ...training.build import assembled, declare_leaks, header, same_bytes
+from ...training.arguments import declare_leaks
+from ...training.build import assembled
 from ...training.directory import RunDirectory
+from ...training.header import header, same_bytes
 from ...training.loop import Training
 from ..agreement import Agreement
 from ..faults import BadAnswer, SitesMissing

@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..._numbers import epsilon_text
 from ...data.scaling import Scaling
 from ...errors import Diff2Error, WeakDeltaWarning
+from ...privacy.epsilon_text import epsilon_text
 from ..agreement import Agreement
 from ..own_noise.noise import check_trust
 from .columns import check_columns

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""An epsilon as people read it: never below the true one."""
 
 from __future__ import annotations
 
