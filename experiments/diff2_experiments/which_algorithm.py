@@ -34,7 +34,7 @@ SCHEDULES = ("constant", "cosine")
 RATES = {"quadratic": (1.0, 0.5, 0.25, 0.125, 0.0625)}
 COMMON_RATES = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125)
 ADAM_RATES = (0.1, 0.03, 0.01, 0.003)
-INTERVALS = (3, 6, 20, 60, 200)
+INTERVALS = {"diff2": (3, 6, 20, 60, 200), "bvr": (3, 6, 20, 60), "diff2_adam": (6, 20)}
 METHODS = ("dpgd", "diff2", "adam", "diff2_adam", "dpsgd", "bvr")
 MEASURES = ("train_loss", "squared_gradient_norm")
 TUNING_SEED = 1000
@@ -87,7 +87,7 @@ def grid(problem: str, method: str, sizes: Sequence[float]) -> Iterator[Task]:
             continue
         for schedule in SCHEDULES:
             for rate in rates:
-                for interval in INTERVALS if method in ("diff2", "bvr") else (6, 20) if method == "diff2_adam" else (1,):
+                for interval in INTERVALS.get(method, (1,)):
                     yield Task(problem, method, schedule, size, rate, interval, TUNING_SEED)
 
 
@@ -139,7 +139,7 @@ def which_algorithm(
     tried = finish([task for size in sizes for p in problems for m in methods for task in grid(p, m, [size])])
     best = [run for measure in MEASURES for run in chosen(tried, measure)]
     return tried + finish([
-        Task(*(run[name] for name in Task._fields[:-1]), seed=seed) for seed in range(seeds) for run in best
+        Task(*(run[name] for name in Task._fields[:-1]), seed) for seed in range(seeds) for run in best
     ])  # fmt: skip
 
 
