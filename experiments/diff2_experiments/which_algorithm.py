@@ -139,7 +139,7 @@ def which_algorithm(
     tried = finish([task for size in sizes for p in problems for m in methods for task in grid(p, m, [size])])
     best = [run for measure in MEASURES for run in chosen(tried, measure)]
     return tried + finish([
-        Task(*(run[name] for name in Task._fields[:-1]), seed) for seed in range(seeds) for run in best
+        Task._make([*(run[name] for name in Task._fields[:-1]), seed]) for seed in range(seeds) for run in best
     ])  # fmt: skip
 
 
