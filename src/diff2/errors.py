@@ -52,6 +52,10 @@ class WeakModelWarning(UserWarning):
     """So few records for the budget that the model is expected to be little better than a constant."""
 
 
+class NoGainWarning(UserWarning):
+    """With this budget, DIFF2 is expected to be no better than DP-GD, and DP-GD is what runs."""
+
+
 class GradientFallbackWarning(UserWarning):
     """The fast gradient engine has no rule for this model; a slower one, equally private, is used."""
 

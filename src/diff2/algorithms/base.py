@@ -7,7 +7,7 @@ Pricing, asking, and the check of a site that is asked all derive from that. CON
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
 from typing import Any, ClassVar
 
@@ -51,6 +51,15 @@ class Algorithm:
                     f"expected {name} to be finite in a private run, got {name}=inf; without clipping no noise hides a "
                     "record. Choose a radius, or Budget(epsilon=math.inf)"
                 )
+
+    def settled(self, sigma: Callable[[Algorithm], float], dimension: int | None) -> Algorithm:
+        """Return the algorithm with whatever is automatic chosen from public numbers.
+
+        Args:
+            sigma: returns the noise of another algorithm's gradients on the same budget, in units of its radius.
+            dimension: the number of parameters; None where it is not known.
+        """
+        return self
 
     def init(self, params: Vector, population: Population) -> dict[str, Any]:
         """Return the state before the first round: tensors and numbers by name."""

@@ -13,16 +13,19 @@ floating point the other order would round before the noise is there to hide it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from .._validate import at_least, positive
 from .._vectors import Vector, zeros
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, NoGainWarning
 from ..questions import DIFFERENCE, GRADIENT, LOCAL, Estimate, Population, Question, Round, Smoothness
-from ..routines import Routine
+from ..routines import GradientDescent, Routine
 from .base import Algorithm, above_one
+from .dpgd import DPGD
+from .interval import AUTO, Interval, best_interval
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class Diff2(Algorithm):
 
     Args:
         rounds: R.
-        restart_interval: T. A fresh gradient every T rounds; 1 is DP-GD.
+        restart_interval: T. A fresh gradient every T rounds; 1 is DP-GD. ``"auto"`` chooses it from public numbers
+            when the run is built, with gradient descent as the routine (``interval.py``).
         clip_gradient: C_1, the radius for a record's gradient.
         clip_smoothness: C_2; a record's difference is clipped to C_2 times the distance of the two iterates.
         routine: what to do with the estimate.
@@ -42,7 +46,7 @@ class Diff2(Algorithm):
     """
 
     rounds: int
-    restart_interval: int
+    restart_interval: int | str
     clip_gradient: float
     clip_smoothness: float
     routine: Routine
@@ -52,7 +56,8 @@ class Diff2(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("restart_interval", self.restart_interval, 1)
+        if self.restart_interval != AUTO:
+            at_least("restart_interval", self.restart_interval, 1)
         positive("clip_smoothness", self.clip_smoothness, infinite=True)
         if isinstance(self.budget_split, list):  # as run files write a pair
             object.__setattr__(self, "budget_split", tuple(self.budget_split))
@@ -73,11 +78,32 @@ class Diff2(Algorithm):
 
     def check(self, population: Population, private: bool) -> None:
         super().check(population, private)
-        if private and self.restart_interval > 1 and not self.cap and math.isinf(self.clip_smoothness):
+        if private and self.T > 1 and not self.cap and math.isinf(self.clip_smoothness):
             raise InvalidArgument(
                 "expected clip_smoothness to be finite in a private run with cap=False, got clip_smoothness=inf; "
                 "without clipping no noise hides a record. Choose a radius"
             )
+
+    def settled(self, sigma: Callable[[Algorithm], float], dimension: int | None) -> Diff2:
+        if self.restart_interval != AUTO:
+            return self
+        if dimension is None:
+            raise InvalidArgument("restart_interval='auto' needs dimension=..., the number of parameters of the model")
+        found = self.interval(sigma(DPGD(self.rounds, self.clip_gradient, self.routine)), dimension)
+        if found.restart_interval == 1:
+            warnings.warn(found.reason, NoGainWarning, stacklevel=3)
+        return replace(self, restart_interval=found.restart_interval)
+
+    def interval(self, sigma: float, dimension: int) -> Interval:
+        """Return the restart interval for DP-GD's noise, which has this deviation in units of C1."""
+        routine, split = self.routine, self.budget_split
+        if not isinstance(routine, GradientDescent) or isinstance(split, tuple) or math.isinf(self.clip_smoothness):
+            raise InvalidArgument(
+                "restart_interval='auto' knows gradient descent with one budget_split and a finite clip_smoothness, "
+                f"got routine={routine!r}, budget_split={split!r}, clip_smoothness={self.clip_smoothness!r}; give a "
+                "number"
+            )
+        return best_interval(self.rounds, routine.learning_rate * self.clip_smoothness, dimension * sigma**2, split)
 
     def init(self, params: Vector, population: Population) -> dict[str, Any]:
         # x_{-1} and v_0 are never used: round 1 is a restart.
@@ -99,8 +125,15 @@ class Diff2(Algorithm):
             "variance": estimate.variance,
         }
 
+    @property
+    def T(self) -> int:
+        """The restart interval, where it is a number."""
+        if self.restart_interval == AUTO:
+            raise InvalidArgument("restart_interval='auto' is chosen by plan(..., dimension=...); give a number here")
+        return int(self.restart_interval)
+
     def _restarts(self, r: int) -> bool:
-        return (r - 1) % self.restart_interval == 0
+        return (r - 1) % self.T == 0
 
 
 def _check_split(budget_split: Any) -> None:

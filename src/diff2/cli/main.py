@@ -112,7 +112,10 @@ def plan(
     epsilon: Annotated[float | None, typer.Option(help="Budget; inf for no noise.")] = None,
     delta: Annotated[float | None, typer.Option(help="Budget; well below 1 / records.")] = None,
     rounds: Annotated[int | None, typer.Option(help="R.")] = None,
-    restart_interval: Annotated[int | None, typer.Option(help="T; 1, the default, is DP-GD.")] = None,
+    restart_interval: Annotated[
+        str | None, typer.Option(help="T; 1, the default, is DP-GD. 'auto' chooses it, with --dimension.")
+    ] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Which 'auto' needs to know.")] = None,
     clip_gradient: Annotated[float | None, typer.Option(help="C_1; default 1.")] = None,
     clip_smoothness: Annotated[float | None, typer.Option(help="C_2; default 1.")] = None,
     budget_split: Annotated[float | None, typer.Option(help="u; default 1.25.")] = None,
@@ -136,7 +139,8 @@ def plan(
         "epsilon": epsilon,
         "delta": delta,
         "rounds": rounds,
-        "restart_interval": restart_interval,
+        "restart_interval": parse_interval(restart_interval),
+        "learning_rate": learning_rate,
         "clip_gradient": clip_gradient,
         "clip_smoothness": clip_smoothness,
         "budget_split": budget_split,
@@ -216,3 +220,16 @@ def parse_sizes(text: str) -> list[int]:
             raise typer.BadParameter(f"expected sizes like 1651x10 or 1651,1200, got {text!r}", param_hint="--sizes")
         sizes += [int(size)] * int(times or 1)
     return sizes
+
+
+def parse_interval(text: str | None) -> int | str | None:
+    """Return a restart interval from ``"20"`` or ``"auto"``.
+
+    >>> parse_interval("20"), parse_interval("auto")
+    (20, 'auto')
+    """
+    if text is None or text == "auto":
+        return text
+    if not text.isdecimal():
+        raise typer.BadParameter(f"expected a whole number or auto, got {text!r}", param_hint="--restart-interval")
+    return int(text)

@@ -19,6 +19,7 @@ from .._fields import convert, from_table
 from .._files import plain
 from .._validate import at_least
 from ..algorithms import ALGORITHMS, Algorithm
+from ..algorithms.interval import AUTO
 from ..algorithms.named import named, without_none
 from ..data.scaling import Encoding
 from ..errors import InvalidArgument
@@ -56,6 +57,11 @@ class Agreement:
             raise InvalidArgument("metrics_every computes exact values from all records; at sites that is not possible")
         if self.run.sign_with is not None:
             raise InvalidArgument("sign_with signs what 'diff2 train' writes; leave it out of a run at sites")
+        if getattr(self.algorithm, "restart_interval", None) == AUTO:
+            raise InvalidArgument(
+                "restart_interval='auto' is chosen where the run is built; for a run at sites give the number that "
+                "'diff2 plan' names"
+            )
         if not self.sites or len(set(self.sites)) < len(self.sites):
             raise InvalidArgument(f"expected sites to be different names, got {list(self.sites)!r}")
         if self.minimum_sites is not None:

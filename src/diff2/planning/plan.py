@@ -76,6 +76,7 @@ def plan(
     client_sizes: Sequence[int],
     protection: Protection | None = None,
     *,
+    dimension: int | None = None,
     opening_share: float | None = None,
     multipliers: Mapping[str, float] | None = None,
     **settings: Any,
@@ -85,6 +86,7 @@ def plan(
     Args:
         client_sizes: the number of records of each client; for Poisson batches, the public number it has at most.
         protection: what is protected, and how that is counted; by default every record, exactly.
+        dimension: the number of parameters of the model, which some settings are chosen by.
         opening_share: the share of mu^2 for one release about all records before the first round.
         multipliers: of each purpose, where they are known already; by default they are calibrated to the budget.
         settings: fields of :class:`diff2.Protection` by name, such as ``weighting="records"``.
@@ -98,6 +100,10 @@ def plan(
         )
     check_algorithm(type(algorithm))
     check_routine(type(algorithm.routine))
+    algorithm = algorithm.settled(
+        lambda other: plan(other, budget, client_sizes, protection, opening_share=opening_share).sigma_1 or 0.0,
+        dimension,
+    )
     population = protection.population(client_sizes, algorithm.adjacency)
     algorithm.check(population, budget.private)
     algorithm.routine.check(population, budget.private)

@@ -144,7 +144,7 @@ def predict_noise(
     def prediction(T: int, share: float, relative: float) -> Choice:
         return Choice(T, None if T == 1 else 1 / share, relative, relative * unit)
 
-    shares, T = algorithm.shares(), min(algorithm.restart_interval, rounds)
+    shares, T = algorithm.shares(), min(algorithm.T, rounds)
     share = shares[GRADIENT] / (shares[GRADIENT] + shares[DIFFERENCE])
     return NoisePrediction(
         rho=rho,
@@ -171,7 +171,7 @@ def cycle_growth(algorithm: Diff2, sigma_2: float, dimension: int) -> float | No
     if not isinstance(algorithm.routine, GradientDescent) or not math.isfinite(algorithm.clip_smoothness):
         return None
     learning_rate = algorithm.routine.learning_rate
-    rounds = min(algorithm.restart_interval, algorithm.rounds) - 1
+    rounds = min(algorithm.T, algorithm.rounds) - 1
     gain = (learning_rate * algorithm.clip_smoothness * sigma_2) ** 2 * dimension
     return math.exp(min(rounds / 2 * math.log1p(gain), 700.0))
 

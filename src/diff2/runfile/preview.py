@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..algorithms import DPGD, Algorithm, Diff2
+from ..algorithms.interval import AUTO
 from ..errors import InvalidArgument
 from ..planning import Plan, plan
 from ..planning.prediction import TYPICAL_RHO, NoisePrediction, cycle_growth, predict_noise
@@ -104,9 +105,10 @@ def preview(
         opening_share = None if run.data is None else run.data.opening_share
     budget = Budget(given.pop("epsilon"), given.pop("delta"))
     algorithm = _algorithm(run, given)
-    noise = plan(algorithm, budget, client_sizes, protection, opening_share=opening_share)
     if dimension is None and run is not None:
         dimension = _dimension(run)
+    noise = plan(algorithm, budget, client_sizes, protection, dimension=dimension, opening_share=opening_share)
+    algorithm = noise.algorithm
     predictions: tuple[NoisePrediction, ...] = ()
     if isinstance(algorithm, Diff2) and predictable(algorithm, noise):
         lengths = [step_length] if step_length is not None else _typical_lengths(algorithm)
@@ -130,11 +132,16 @@ def _descends(algorithm: Diff2) -> bool:
 
 
 def _algorithm(run: RunFile | None, options: Mapping[str, Any]) -> Algorithm:
+    options = dict(options)
+    rate = options.pop("learning_rate", None)
     if run is None:
-        # What is planned does not depend on the learning rate.
+        if options.get("restart_interval") == AUTO and rate is None:
+            raise InvalidArgument("restart_interval='auto' depends on the learning rate; give learning_rate")
         defaults: dict[str, Any] = {"restart_interval": 1, "clip_gradient": 1.0, "clip_smoothness": 1.0}
-        return Diff2(**{**defaults, **options}, routine=GradientDescent(learning_rate=1.0))
+        return Diff2(**{**defaults, **options}, routine=GradientDescent(learning_rate=1.0 if rate is None else rate))
     algorithm = run.algorithm
+    if rate is not None:
+        algorithm = replace(algorithm, routine=replace(algorithm.routine, learning_rate=rate))  # type: ignore[type-var]
     if isinstance(algorithm, DPGD):
         # The same algorithm, bit for bit; so DIFF2 can be compared with it, and suggested.
         algorithm = Diff2(algorithm.rounds, 1, algorithm.clip_gradient, 1.0, algorithm.routine)

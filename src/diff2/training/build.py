@@ -149,6 +149,7 @@ def prepare(
     noise_plan = plan(
         algorithm, budget, slots_of(public_sizes, checked, adjacency), with_groups(protection, numbers is not None),
         opening_share=None if opening is None else opening.share,
+        dimension=sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
     )  # fmt: skip
     engine, stochastic = build_engine(
         model, loss_function, Shapes.of(*checked[0]), dtype=dtype, device=device, chunk_rows=compute.chunk_rows,

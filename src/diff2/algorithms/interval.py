@@ -1,0 +1,104 @@
+r"""The restart interval of DIFF2 from public numbers: what noise does to the iterates, by itself.
+
+On a quadratic of curvature h, gradient descent with rate :math:`\eta` keeps :math:`a = 1 - \eta h` of an iterate. DP-GD
+adds fresh noise of variance :math:`\sigma^2` to each gradient, and its iterates come to vary by
+:math:`\eta^2 \sigma^2 / (1 - a^2)`. In a cycle of DIFF2 the noise of the restart stays in all T estimates, and that of
+the j-th difference in the T - j that follow, so
+
+.. math::
+    \operatorname{Var} x = \frac{(1 - a^T)^2 \sigma_1^2 + \sum_{j=1}^{T-1} (1 - a^{T-j})^2 \sigma_2^2}
+                                {h^2 (1 - a^{2T})} .
+
+With the share 1/u of the budget for restarts, :math:`\sigma_1^2 = \sigma^2 u / T` and
+:math:`\sigma_2^2 = \sigma^2 \rho^2`, :math:`\rho^2 = (C_2 \eta \lVert v \rVert / C_1)^2 (1 - 1/T)\, u / (u - 1)`. The
+estimate v is a gradient of length :math:`C_1 / 100` and its own noise, whose length follows from
+:math:`\kappa^2 = d \sigma^2 / C_1^2`:
+
+.. math::
+    \lVert v \rVert^2 / C_1^2 = 10^{-4} + \kappa^2 \left( u / T + \rho^2 (T - 1) / 2 \right) .
+
+Where that has no solution the noise of the differences feeds itself, and the run drowns in it. In flat directions
+(:math:`\eta h T \ll 1`) DIFF2 varies u times as much as DP-GD; it gains in steep ones. Curvatures are taken as spread
+evenly, on a logarithmic scale, over two decades below :math:`\min(C_2, 1/\eta)`, and T is the one of least variance in
+the loss, :math:`h \operatorname{Var} x`. docs/which-algorithm.md holds the rule against runs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+AUTO = "auto"
+GRADIENT = 0.01  # length of a gradient near the end of a run, in units of C1
+DECADES = 2.0  # of curvatures
+LEAST, MOST = 3, 200  # a shorter cycle is not worth its differences
+LEAST_GAIN = 0.05  # in the loss; below that DP-GD is the simpler choice
+FEEDBACK = 0.5  # of the noise that differences may feed back
+
+
+class Interval(NamedTuple):
+    """A restart interval, with the variance of the iterates as it shows in loss and squared gradient norm.
+
+    Both are in units of DP-GD's, and of noise alone.
+    """
+
+    restart_interval: int
+    loss: float
+    squared_gradient_norm: float
+
+    @property
+    def reason(self) -> str:
+        if self.restart_interval == 1:
+            return (
+                "restart_interval='auto' is 1, which is DP-GD: with this budget, number of records and learning rate "
+                "the noise of differences would cost more than fewer restarts save"
+            )
+        return (
+            f"restart_interval='auto' is {self.restart_interval}: noise is expected to raise the loss by "
+            f"{self.loss:.2f} and the squared gradient norm by {self.squared_gradient_norm:.2f} of what it does in "
+            "DP-GD"
+        )
+
+
+def best_interval(rounds: int, step: float, noise: float, split: float) -> Interval:
+    """Return the interval of least noise in the loss, or 1 where none is better than DP-GD.
+
+    Args:
+        rounds: R.
+        step: the learning rate times C2.
+        noise: the squared length of DP-GD's noise, in units of C1^2.
+        split: u.
+
+    >>> best_interval(2000, step=1.25, noise=0.0006, split=1.25)[0], best_interval(2000, 1.25, 0.006, 1.25)[0]
+    (22, 1)
+    """
+    candidates = [Interval(T, *_variance(T, step, noise, split)) for T in _intervals(min(MOST, rounds))]
+    best = min(candidates, key=lambda one: one.loss, default=Interval(1, 1.0, 1.0))
+    return best if best.loss <= 1 - LEAST_GAIN else Interval(1, 1.0, 1.0)
+
+
+def _variance(T: int, step: float, noise: float, split: float) -> tuple[float, float]:
+    """Return the variance of DIFF2's iterates in the loss and in the squared gradient norm, in units of DP-GD's."""
+    reach = step**2 * (1 - 1 / T) * split / (split - 1)
+    fed_back = reach * noise * (T - 1) / 2
+    if fed_back > FEEDBACK:
+        return math.inf, math.inf
+    difference = reach * (GRADIENT**2 + noise * split / T) / (1 - fed_back)
+    steps = np.logspace(-DECADES, 0, 41) * min(step, 1.0)  # curvature times learning rate
+    kept = 1 - steps
+    later = ((1 - kept ** np.arange(1, T)[:, None]) ** 2).sum(axis=0)
+    variance = ((1 - kept**T) ** 2 * split / T + later * difference) / steps**2 / (1 - kept ** (2 * T))
+    dpgd = 1 / (1 - kept**2)
+    loss, norm = ((steps**power * variance).sum() / (steps**power * dpgd).sum() for power in (1, 2))
+    return float(loss), float(norm)
+
+
+def _intervals(last: int) -> list[int]:
+    """Return whole numbers from 3 on, a tenth apart."""
+    found, T = [], LEAST
+    while last >= T:
+        found.append(T)
+        T = max(T + 1, round(T * 1.1))
+    return found
