@@ -105,14 +105,15 @@ def run_task(task: Task, data_dir: Path | None) -> Run:
     """Train one run, measure it at a hundred looks, and keep the means over the last ten."""
     problem = PROBLEMS[task.problem]
     algorithm = algorithm_of(task, problem)
+    every = max(1, algorithm.rounds // LOOKS)
     with one_thread():
-        training = problem.prepared(algorithm, task.size, task.seed, max(1, algorithm.rounds // LOOKS), data_dir)
+        training = problem.prepared(algorithm, task.size, task.seed, every, data_dir)
         result = training.run(progress=False)
     history = result.history
-    last = history[history["train_loss"].notna()].tail(LOOKS // 10)
-    means = {name: float(np.mean(last[name])) for name in MEASURES}
+    looks = history["round"] % every == 0
+    means = {name: float(np.mean(history[name][looks][-LOOKS // 10 :])) for name in MEASURES}
     found = {name: value if math.isfinite(value) and value < 1e6 else None for name, value in means.items()}
-    smallest = float(history["squared_gradient_norm"].min())
+    smallest = float(np.nanmin(history["squared_gradient_norm"]))
     return {
         "key": task.key, **task._asdict(), **found, "smallest_squared_gradient_norm": smallest,
         "communication": algorithm.rounds, "dimension": len(training.engine.flat),

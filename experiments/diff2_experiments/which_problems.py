@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from diff2.algorithms import Algorithm
-from diff2.data import EncodedClients
+from diff2.data.loading import EncodedClients
 from diff2.errors import PrivacyLeakWarning, WeakDeltaWarning
 from diff2.models.mlp import mlp
 from diff2.privacy import Budget

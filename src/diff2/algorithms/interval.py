@@ -28,11 +28,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
-
 AUTO = "auto"
 GRADIENT = 0.01  # length of a gradient near the end of a run, in units of C1
-DECADES = 2.0  # of curvatures
+DECADES, POINTS = 2.0, 41  # of curvatures
 LEAST, MOST = 3, 200  # a shorter cycle is not worth its differences
 LEAST_GAIN = 0.05  # in the loss; below that DP-GD is the simpler choice
 FEEDBACK = 0.5  # of the noise that differences may feed back
@@ -86,13 +84,21 @@ def _variance(T: int, step: float, noise: float, split: float) -> tuple[float, f
     if fed_back > FEEDBACK:
         return math.inf, math.inf
     difference = reach * (GRADIENT**2 + noise * split / T) / (1 - fed_back)
-    steps = np.logspace(-DECADES, 0, 41) * min(step, 1.0)  # curvature times learning rate
-    kept = 1 - steps
-    later = ((1 - kept ** np.arange(1, T)[:, None]) ** 2).sum(axis=0)
-    variance = ((1 - kept**T) ** 2 * split / T + later * difference) / steps**2 / (1 - kept ** (2 * T))
-    dpgd = 1 / (1 - kept**2)
-    loss, norm = ((steps**power * variance).sum() / (steps**power * dpgd).sum() for power in (1, 2))
-    return float(loss), float(norm)
+    loss, norm = [0.0, 0.0], [0.0, 0.0]
+    for place in range(POINTS):
+        h = min(step, 1.0) * 10 ** (-DECADES * place / (POINTS - 1))  # curvature times learning rate
+        kept = 1 - h
+        later = T - 1 - 2 * _powers(kept, T) + _powers(kept**2, T)
+        variance = ((1 - kept**T) ** 2 * split / T + later * difference) / h**2 / (1 - kept ** (2 * T))
+        for of, part in enumerate((variance, 1 / (1 - kept**2))):
+            loss[of] += h * part
+            norm[of] += h**2 * part
+    return loss[0] / loss[1], norm[0] / norm[1]
+
+
+def _powers(base: float, T: int) -> float:
+    """Return the sum of the powers of ``base`` from 1 to T - 1."""
+    return base * (1 - base ** (T - 1)) / (1 - base)
 
 
 def _intervals(last: int) -> list[int]:
