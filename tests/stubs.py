@@ -56,11 +56,13 @@ def rechained(lines):
     return found
 
 
-def mean_of(value, sensitivity=0.25, *, rounding=0.0, adjacency="replace-one", round=1, purpose="gradient", **fields):
+def mean_of(
+    value, sensitivity=0.25, *, rounding=0.0, adjacency="replace-one", round=1, purpose="gradient", asked=b"", **fields
+):
     """Return a bounded mean, of zeros where only their number is said."""
     value = np.zeros(value) if isinstance(value, int) else np.asarray(value, dtype=np.float64)
     release = Release(round, purpose, sensitivity=sensitivity, dimension=value.size, **fields)
-    return BoundedMean(value, release, rounding, adjacency)
+    return BoundedMean(value, release, rounding, adjacency, asked=asked)
 
 
 class Untouchable(NoiseSource):

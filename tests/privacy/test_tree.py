@@ -20,12 +20,14 @@ def leaf_of(values, j, count, *, first_round=1, **changes):
     return mean_of(values[j % len(values)], **{**fields, **changes})
 
 
-def release(values, *, seed=1, first_round=1, ledger=None, leaves=None, skip=0, source=None):
+def release(values, *, seed=1, first_round=1, ledger=None, leaves=None, skip=0, source=None, asked=None):
     """Release the leaves of a tree, one a round; return the sums of the first ones, and the releases."""
     mechanism = Mechanism(in_memory_ledger() if ledger is None else ledger, source or NoiseSource.from_seed(seed))
     count = len(values) if leaves is None else leaves
     made = [
-        mechanism.release(leaf_of(values, j, count, first_round=first_round), MULTIPLIER)
+        mechanism.release(
+            leaf_of(values, j, count, first_round=first_round, asked=(asked or {}).get(j, b"")), MULTIPLIER
+        )
         for j in range(skip, len(values))
     ]
     return np.stack([one.value for one in made]).cumsum(0), [one.release for one in made]
@@ -121,13 +123,14 @@ def test_a_tree_goes_on_in_another_process():
     assert ledger.releases == whole.releases
 
 
-def test_from_a_leaf_with_another_value_on_all_noise_is_fresh():
+@pytest.mark.parametrize("changed", ["value", "question"])
+def test_from_a_leaf_with_another_value_or_question_on_all_noise_is_fresh(changed):
     """Every node that holds the leaf has other noise, and costs the units of all leaves in it: lines for everybody."""
     values, ledger = np.zeros((4, 20_000)), in_memory_ledger(budget={"epsilon": 9.0, "delta": DELTA})
     sums, _ = release(values, ledger=ledger, source=source())
-    values[1, 0] = 1e-9
+    values[1, 0] = 1e-9 if changed == "value" else 0.0
     ledger.rewind(0)
-    again, made = release(values, ledger=ledger, source=source())
+    again, made = release(values, ledger=ledger, source=source(), asked={1: b"other" if changed == "question" else b""})
     assert np.array_equal(sums[0], again[0])
     for count in (1, 2, 3):
         assert abs(np.corrcoef(sums[count], again[count])[0, 1]) < 5 / math.sqrt(20_000)
