@@ -142,7 +142,7 @@ def job_reporter(rounds: int, *, show: bool | None) -> Iterator[Callable[[Attemp
 
 
 def require_flare() -> None:
-    """Refuse to go on without NVIDIA FLARE, which is an extra."""
+    """Refuse a command that needs NVIDIA FLARE where it is not installed."""
     from ..errors import InvalidArgument
 
     try:
