@@ -109,9 +109,9 @@ def _in_process(spec: JobSpec, folder: Path) -> None:
     files = {}
     for name in spec.sites:
         path = folder / name / "site.toml"
-        path.write_text(
-            path.read_text().replace('entry_point = "benchmarks.silos:timed_records"', 'file = "records.npz"')
-        )
+        text = path.read_text(encoding="utf-8")
+        text = text.replace('entry_point = "benchmarks.silos:timed_records"', 'file = "records.npz"')
+        path.write_text(text, encoding="utf-8")
         files[name] = read_site_file(path)
     _time_sums(lambda index: _CURRENT[0] / f"site-{index + 1}")
     _CURRENT[:] = [folder]
@@ -124,7 +124,7 @@ _CURRENT: list[Path] = []  # the folder of the sites that are being timed in thi
 
 def _read_seconds(folder: Path) -> float:
     """Return the median: what the first rounds take to get going is not typical of a run."""
-    return float(np.median([float(line) for line in (folder / "seconds").read_text().split()]))
+    return float(np.median([float(line) for line in (folder / "seconds").read_text(encoding="utf-8").split()]))
 
 
 def _write_site(folder: Path, index: int) -> None:

@@ -151,5 +151,9 @@ def test_the_public_surface_is_what_it_says():
     assert declared == set(diff2.__all__) - {"__version__"}
     for name in declared - {"ALGORITHMS", "ROUTINES"}:
         assert getattr(diff2, name).__name__ == name
+    ours = [
+        kind for kind in (*diff2.ALGORITHMS.values(), *diff2.ROUTINES.values()) if kind.__module__.startswith("diff2.")
+    ]
+    assert [kind.__name__ for kind in ours if getattr(diff2, kind.__name__, None) is not kind] == []
     assert callable(diff2.plan)  # a function, not the module of a like name
     assert set(dir(diff2)) == set(diff2.__all__)

@@ -202,6 +202,17 @@ def test_owners_are_no_input(two, tmp_path):
     assert load_clients(two(files=tuple(files), drop=("person",))).groups is None
 
 
+def test_the_group_of_one_record_does_not_change_those_of_others(two, tmp_path):
+    """A reader that guesses types takes 01 and 1 for one group, unless some other record has a name for its own."""
+    found = []
+    for last in ("7", "x"):
+        file = tmp_path / f"{last}.csv"
+        file.write_text(f"age,person,visits\n1,01,2\n2,1,3\n3,1.0,4\n4,{last},5\n", encoding="utf-8")
+        (groups,) = load_clients(two(files=(str(file),), group_column="person")).groups
+        found.append([str(one) == str(other) for one in groups[:3] for other in groups[:3]])
+    assert found[0] == found[1]
+
+
 def test_record_without_owner(two, tmp_path):
     file = write(tmp_path, "all.csv", frame(6).assign(person=["x", "x", None, "y", "y", "y"]))
     with pytest.raises(InvalidArgument, match=r"'person' of client 'all.csv' holds missing values; each record needs"):

@@ -48,7 +48,8 @@ def list_tables(
 def fetch(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Tables of 'diff2 data list', or: all.")],
     to: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to; by default where it is, or a cache.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to write to; by default where the table is, or the user's cache."),
     ] = None,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no report.")] = False,

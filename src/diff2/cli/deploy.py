@@ -147,7 +147,7 @@ def job_reporter(agreement: AnyAgreement, *, show: bool | None) -> Iterator[Call
 
 
 def require_flare() -> None:
-    """Refuse to go on without NVIDIA FLARE, which is an extra."""
+    """Refuse a command that needs NVIDIA FLARE where it is not installed."""
     from ..errors import InvalidArgument
 
     try:

@@ -18,7 +18,9 @@ EVALUATE_HELP = (
 
 def evaluate(
     model_folder: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that diff2 fit wrote.")],
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV, CSV.gz or Parquet, of like columns.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="CSV, CSV.gz or Parquet, with the same columns.")
+    ],
     epsilon: Annotated[float, typer.Option(help="The budget, for the records in the files.")],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the ledger goes.")] = None,
     delta: Annotated[float | None, typer.Option(help="By default a power of ten, at most 1 / (10 x units).")] = None,

@@ -18,9 +18,13 @@ SCHEMA_HELP = (
 
 
 def schema(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV, CSV.gz or Parquet, of like columns.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="CSV, CSV.gz or Parquet, with the same columns.")
+    ],
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column to predict.")] = None,
-    task: Annotated[str | None, typer.Option(help="regression, classes or counts; by default as it looks.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="regression, classes or counts; by default guessed from the data.")
+    ] = None,
     clients: Annotated[str | None, typer.Option(metavar="COLUMN", help="Says whose a record is.")] = None,
     groups: Annotated[str | None, typer.Option(metavar="COLUMN", help="Says which records belong together.")] = None,
     delimiter: Annotated[str | None, typer.Option(help="Of CSV files; default ',', \\t for a tab.")] = None,

@@ -126,7 +126,7 @@ def header_names(path: Path, format: FileFormat, problems: Problems) -> tuple[st
             f"set the encoding to {encoding} ({WHERE.format('encoding')})",
         )  # fmt: skip
         return ()
-    with opened_text(path, format) as file:
+    with opened_text(path, format, "replace") as file:  # it decodes records, too, which are for the reader to judge
         names = tuple(name.strip() for name in next(csv_lines(file, format), []))
     if not names:
         problems.add(str(path), "is empty", "expected a line of column names and one line for each record")

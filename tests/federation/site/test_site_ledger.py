@@ -5,11 +5,13 @@ import errno
 import json
 import math
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from commands import diff2_here
+from diff2.federation.faults import Refusal
 from diff2.federation.site import ledger as ledger_module
 from diff2.federation.site.ledger import SiteBooks, read_site_ledger
 from diff2.federation.site.policy import Policy, read_site_file
@@ -59,6 +61,14 @@ class TestCost:
         assert site.ledger.epsilon == 6.0
         assert refused(open_run(site, PRIVATE, RUNS[3]), "epsilon=8")
         assert refused(open_run(make_site(0, tmp_path, POLICY), PRIVATE, RUNS[3]), "epsilon=8")
+
+    def test_a_refusal_states_no_epsilon_below_the_true_one(self):
+        costly = replace(PRIVATE, privacy=replace(PRIVATE.privacy, epsilon=3.0000004))
+        for policy in (Policy(epsilon=3.0, delta=1e-2), Policy(epsilon=9.0, delta=1e-2, max_epsilon_per_run=3.0)):
+            with pytest.raises(Refusal, match=r"epsilon=3\.0001"):
+                policy.check(costly)
+        with pytest.raises(Refusal, match=r"epsilon=4\.0001"):
+            Policy(epsilon=4.0, delta=1e-2).check_total(costly, 1.0, 0.0)
 
     def test_of_two_open_runs_the_one_that_is_answered_first_takes_what_is_left(self, tmp_path):
         """Both fit when they were opened, by two processes of the site; together they do not."""

@@ -110,7 +110,11 @@ def provision(workspace: Path, project: dict[str, Any], parties: Parties) -> Kit
     with contextlib.redirect_stdout(io.StringIO()), owner_only():
         workspace.mkdir(parents=True, exist_ok=True)
         Provisioner(str(workspace), prepare_builders(project)).provision(prepare_project(project))
-        kept = {name: text for name, text in json.loads(state.read_text()).items() if name.startswith("root_")}
+        kept = {
+            name: text
+            for name, text in json.loads(state.read_text(encoding="utf-8")).items()
+            if name.startswith("root_")
+        }
         write_json(state, kept)
         (workspace / "README.md").write_text(AUTHORITY.format(key=state.relative_to(workspace)), encoding="utf-8")
     for script in root.rglob("*.sh"):

@@ -22,6 +22,7 @@ from typing import Any
 
 from ..._fields import from_table
 from ..._files import read_toml
+from ..._numbers import epsilon_text
 from ..._validate import at_least, nearest, one_of, positive
 from ...algorithms import ALGORITHMS
 from ...errors import InvalidArgument
@@ -132,17 +133,18 @@ class Policy:
             raise Refusal(f"the run has {agreement.rounds} rounds; the policy of this site allows {self.max_rounds}")
         if agreement.privacy.epsilon > self.max_epsilon_per_run:
             raise Refusal(
-                f"the run costs epsilon={agreement.privacy.epsilon:g}; the policy of this site allows "
+                f"the run costs epsilon={epsilon_text(agreement.privacy.epsilon)}; the policy of this site allows "
                 f"{self.max_epsilon_per_run:g} per run"
             )
         if self.epsilon == float("inf"):
             return
         if agreement.run.seed is not None:
             raise Refusal("the run is seeded, hence not private, and the policy of this site allows private runs only")
-        if agreement.privacy.epsilon > self.epsilon or agreement.privacy.delta > self.delta:
+        budget = agreement.privacy
+        if budget.epsilon > self.epsilon or budget.delta > self.delta:
             raise Refusal(
-                f"the run costs epsilon={agreement.privacy.epsilon:g} at delta={agreement.privacy.delta:g}; the policy "
-                f"of this site allows epsilon={self.epsilon:g} at delta={self.delta:g} in total"
+                f"the run costs epsilon={epsilon_text(budget.epsilon)} at delta={budget.delta:g}; "
+                f"the policy of this site allows epsilon={self.epsilon:g} at delta={self.delta:g} in total"
             )
 
     def check_total(self, agreement: AnyAgreement, epsilon: float, delta: float) -> None:
@@ -150,7 +152,7 @@ class Policy:
         new = epsilon + agreement.privacy.epsilon
         if new > self.epsilon or (self.epsilon < float("inf") and delta + agreement.privacy.delta > self.delta):
             raise Refusal(
-                f"with this run the site would have agreed to epsilon={new:g} and delta="
+                f"with this run the site would have agreed to epsilon={epsilon_text(new)} and delta="
                 f"{delta + agreement.privacy.delta:g} in total; its policy allows epsilon={self.epsilon:g} and "
                 f"delta={self.delta:g}"
             )
