@@ -84,9 +84,9 @@ def packed(statistic: Statistic | Scores) -> Packed:
     arrays: dict[str, np.ndarray] = {}
 
     def keep(place: str, array: np.ndarray) -> str:
-        name = _sha256(array)
-        arrays[name] = array
-        return name
+        array = array.view(np.uint8) if array.dtype == np.bool_ else array  # as messages carry it
+        arrays[_sha256(array)] = array
+        return _sha256(array)
 
     tree = plain(ALL.to_plain(statistic, type(statistic).__name__, keep))
     return Packed(tree, arrays)
@@ -106,7 +106,7 @@ class Unpacked(Parts):
         for name, array in arrays.items():
             if name != _sha256(array):
                 raise InvalidArgument("an array of the statistic is not the one that it is called by")
-        used, known = set(_array_names(tree)), {**self._arrays, **arrays}
+        used, known = set(_array_names(tree)), {**self._arrays, **{name: _truth(one) for name, one in arrays.items()}}
         if not set(arrays) <= used <= set(known):
             raise InvalidArgument("the arrays of the statistic are not those that it names")
         self._arrays, self._parts = {name: known[name] for name in used}, (self._parts[1], {})
@@ -192,6 +192,11 @@ def made_up_records(schema: Schema) -> Rows:
 
 def _sha256(array: np.ndarray) -> str:
     return hashlib.sha256(f"{array.dtype.str} {array.shape}".encode() + array.tobytes()).hexdigest()
+
+
+def _truth(array: np.ndarray) -> np.ndarray:
+    """Return bytes of zero and one as truth values; others are refused later, for their type."""
+    return array.view(np.bool_) if array.dtype == np.uint8 and (array <= 1).all() else array
 
 
 def _array_names(tree: Any) -> Iterator[str]:
