@@ -79,7 +79,7 @@ def changed_statistics(draw, statistic):
     factors = st.sampled_from([0.0, 1.0, -1.0, 1e-40, 1e15, 1e26, 1e29, 1e31, 1e200, math.nan])
     for name in draw(st.lists(st.sampled_from(sorted(arrays)), max_size=2)) if arrays else []:
         with np.errstate(all="ignore"):
-            changed = arrays.pop(name, np.zeros(1)).astype(np.float64) * draw(factors)
+            changed = np.asarray(arrays.pop(name, np.zeros(1)).astype(np.float64) * draw(factors))
         changed = changed[: draw(st.sampled_from([None, None, None, -1]))] if changed.ndim else changed
         ((new, array),) = packed(Zoom((0,), changed, False)).arrays.items()
         arrays[new] = array
