@@ -16,7 +16,7 @@ import diff2
 import diff2.fitting
 from diff2.errors import InvalidArgument
 from diff2.fitting.bounds import Magnitudes, Zoom
-from diff2.fitting.counts import LogMean
+from diff2.fitting.counts import CountResiduals, LogMean
 from diff2.fitting.statistics import ClassShares, ClippedDescent, Residuals, TargetMean
 from diff2.fitting.travelling import STATISTICS, Unpacked, dimension_of, packed
 from diff2.fitting.trees import Half, LeafSums, PairScores
@@ -184,13 +184,14 @@ class TestRefused:
         theta[0] = value
         self.refuses(replace(statistic, residuals=replace(statistic.residuals, theta=theta)), asked[0])
 
-    def test_an_offset_of_counts_that_would_overflow(self, asked):
-        statistic = of_kind(asked, ClippedDescent)
-        if isinstance(asked[0].target, Counts):
-            for offset in (-1e20, -750.0, 750.0):
-                self.refuses(
-                    replace(statistic, residuals=replace(statistic.residuals, offset=np.array(offset))), asked[0]
-                )
+    @pytest.mark.parametrize("offset", [-1e20, -750.0, -300.0, -100.1, 750.0])
+    def test_an_offset_of_counts_that_would_overflow(self, asked, offset):
+        """Also where the target is none: residuals of 1e230 times features whose squares vanish are not clipped."""
+        residuals = of_kind(asked, ClippedDescent).residuals
+        if residuals.theta.ndim == 1:
+            names = ("design", "theta", "bounds")
+            changed = CountResiduals(**{name: getattr(residuals, name) for name in names}, offset=np.array(offset))
+            self.refuses(ClippedDescent(changed, 1.0), asked[0], "offset|no count|cannot be computed")
 
     def test_shapes_that_are_not_those_of_the_columns(self, asked):
         statistic = of_kind(asked, ClippedDescent)

@@ -9,8 +9,9 @@ vector of one public dimension, within the bounds that its class states; and whe
 sent and on the schema, on no record. *Why.* Arrays have the shapes that the schema implies (``shapes.py``), and
 indices are tried on all categories and classes. Numbers are at most :math:`10^{30}`, and what is divided by at least
 :math:`10^{-30}`: features are then below :math:`10^{70}`, outputs below :math:`10^{110}`, lengths of gradients below
-:math:`10^{290}`, and nothing overflows on its way to where it is clipped. Targets enter by monotone functions, which
-are tried at both ends of their range.
+:math:`10^{290}`, and nothing overflows on its way to where it is clipped. (Nor does it underflow: residuals are at most
+:math:`10^{110}`, so gradients whose squares vanish are far below every radius.) Targets enter by monotone functions,
+which are tried at both ends of their range.
 
 A request leaves out the arrays that the one before it held; parts that come again are the same objects again, so that
 what was computed from them is kept.
@@ -143,6 +144,8 @@ class Unpacked(Parts):
                     yield "the target is another one"
                 if counts and not all(math.isfinite(bound) for bound in part.bounds):
                     yield "counts have no bounds"
+            if isinstance(part, CountResiduals) and not counts:
+                yield "the target is no count"
             if counts and np.max(np.abs(getattr(part, "offset", 0.0))) > MOST_LOGARITHM:
                 yield "an offset is out of range"
 
