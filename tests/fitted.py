@@ -1,11 +1,18 @@
 """Small tables as people have them, their schemas, and models fitted to them without long choices of trees."""
 
+import json
+import math
+from contextlib import contextmanager
 from datetime import date
 from unittest.mock import patch
 
 import numpy as np
+from hypothesis import strategies as st
 
 import diff2
+from diff2.fitting.bounds import Zoom
+from diff2.fitting.session import Session
+from diff2.fitting.travelling import packed
 from diff2.tables.kinds import Category, Classes, Date, Flag, Number, Regression
 from diff2.tables.schema import Schema
 
@@ -50,6 +57,39 @@ def schema(kind, **roles):
 def few_trees():
     """Return a context in which two trees are chosen among 16 candidates."""
     return patch.multiple("diff2.fitting.trees", TREES=2, HALVES=4)
+
+
+@contextmanager
+def watched():
+    """Collect all that sessions are asked for."""
+    asked, ask, choose = [], Session.ask, Session.choose
+
+    def note(method):
+        return lambda session, statistic, mu: (asked.append(statistic), method(session, statistic, mu))[1]
+
+    with patch.object(Session, "ask", note(ask)), patch.object(Session, "choose", note(choose)):
+        yield asked
+
+
+@st.composite
+def changed_statistics(draw, statistic):
+    """A statistic as it may arrive: numbers and arrays changed, also to what overflows or has other shapes."""
+    tree, arrays = packed(statistic)
+    tree, arrays = json.loads(json.dumps(tree)), dict(arrays)
+    factors = st.sampled_from([0.0, 1.0, -1.0, 1e-40, 1e15, 1e26, 1e29, 1e31, 1e200, math.nan])
+    for name in draw(st.lists(st.sampled_from(sorted(arrays)), max_size=2)) if arrays else []:
+        with np.errstate(all="ignore"):
+            changed = np.asarray(arrays.pop(name, np.zeros(1)).astype(np.float64) * draw(factors))
+        changed = changed[: draw(st.sampled_from([None, None, None, -1]))] if changed.ndim else changed
+        ((new, array),) = packed(Zoom((0,), changed, False)).arrays.items()
+        arrays[new] = array
+        tree = json.loads(json.dumps(tree).replace(name, new))
+    numbers = [key for key, value in tree.items() if isinstance(value, int | float)]
+    if numbers and draw(st.booleans()):
+        tree[draw(st.sampled_from(numbers))] = draw(st.sampled_from([0, 1, -1.0, 1e-31, 1e-30, 1e30, "inf", True, 9]))
+    if draw(st.sampled_from([False] * 9 + [True])):
+        tree[draw(st.sampled_from([*tree, "longest"]))] = draw(st.sampled_from([None, [], "x", 1e-9, dict(tree)]))
+    return tree, arrays
 
 
 def fitted(kind, *, epsilon=8.0, seed=0, rows=400, **options):

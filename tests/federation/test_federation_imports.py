@@ -11,7 +11,10 @@ import pytest
 import diff2
 
 ROOT = Path(diff2.__file__).parent
-ORDER = ["faults", "wire", "agreement", "own_noise", "sealed", "server", "site", "from_run_file", "flare"]
+ORDER = [
+    *("faults", "wire", "fit_agreement", "agreement", "own_noise", "sealed", "server", "site"),
+    *("fit_from_run_file", "from_run_file", "flare"),
+]
 FILES = sorted((ROOT / "federation").rglob("*.py"))
 
 

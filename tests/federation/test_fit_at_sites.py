@@ -1,5 +1,6 @@
 """A fit over sites: the same bytes as in one process, and a folder that verifies."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -8,13 +9,18 @@ import pytest
 from safetensors.numpy import load_file
 
 from commands import diff2_here
-from diff2 import Budget, FittedModel
+from diff2 import Budget, FittedModel, Ledger, LedgerError
 from diff2.federation.faults import BadAnswer, SiteRefused, SitesMissing
 from diff2.federation.wire.messages import write
 from diff2.fitting.cohort import ClientTable
 from diff2.fitting.saving import ARRAYS, PREPARATION, SCHEMA
 from diff2.fitting.travelling import Unpacked
 from diff2.planning.filter import Filter
+from diff2.planning.verify import verify
+from diff2.privacy import BoundedMean, Release
+from diff2.privacy.accounting import gdp_epsilon
+from diff2.privacy.ledger import read_release
+from diff2.privacy.mechanism import noise_scale
 from diff2.tables.encode import encode
 from federated import Killed, Recorder, in_process, killed_in, lines
 from fitted import table
@@ -31,6 +37,7 @@ from fitted_sites import (
 from stubs import is_normal
 
 OWN = ("sites",)
+MU = Filter(Budget(8.0, 1e-4)).mu
 
 
 def same_model(one, other):
@@ -102,7 +109,7 @@ class TestOwnNoise:
             next(release for release in one.ledger.releases if release.purpose == "gram") for one in (model, here)
         )
         assert theirs.multiplier / gram.multiplier == pytest.approx(1 / math.sqrt(0.7), rel=0.01)
-        assert math.hypot(*prices) == pytest.approx(Filter(Budget(8.0, 1e-4)).mu, rel=1e-6)
+        assert math.hypot(*prices) == pytest.approx(MU, rel=1e-6)
 
     @pytest.mark.parametrize("honest", [1, 2])
     def test_the_ledger_counts_on_the_noise_of_honest_sites(self, honest, tmp_path):
@@ -117,6 +124,34 @@ class TestOwnNoise:
             for answer, release in zip(site.ledger.answers(run), model.ledger.releases, strict=True):
                 assert answer.multiplier == release.multiplier
                 assert answer.release.noise_std == pytest.approx(release.noise_std / math.sqrt(honest))
+
+    def test_a_fit_that_stops_early_costs_its_whole_budget_against_the_server_too(self, tmp_path):
+        agreement = fit_agreement("classes", trust=OWN, seed=None)
+        with pytest.raises(Killed):
+            fitted_at_sites(agreement, tmp_path, watch=killed_in(2))
+        found = Ledger.read(tmp_path / "server" / "ledger.jsonl").guarantee()
+        assert found.epsilon == pytest.approx(8.0, rel=1e-6)
+        assert found.epsilon_of_one == pytest.approx(gdp_epsilon(MU * math.sqrt(2), 1e-4), rel=1e-6)
+
+    @pytest.mark.parametrize(
+        ("line", "change"),
+        [
+            (0, {"trust": {"noise": "sites", "min_honest_sites": 1, "secure_aggregation": "none", "sites": 2}}),
+            (0, {"trust": None}), (2, {"parties": 1}), (2, {"parties": 3}),
+        ],
+    )  # fmt: skip
+    def test_how_many_parties_add_the_noise_is_verified(self, line, change, tmp_path):
+        fitted_at_sites(fit_agreement("classes", trust=OWN), tmp_path)
+        path = tmp_path / "server" / "ledger.jsonl"
+        text = path.read_text(encoding="utf-8").splitlines()
+        fields = {**json.loads(text[line]), **change}
+        if "parties" in change:  # as a liar would write it
+            release = read_release({key: fields[key] for key in Release._fields})
+            fields["noise_std"] = noise_scale(BoundedMean(None, release, release.rounding), release.multiplier,
+                                              release.parties)[0]  # fmt: skip
+        path.write_text("\n".join([*text[:line], json.dumps(fields), *text[line + 1 :], ""]), encoding="utf-8")
+        with pytest.raises(LedgerError, match=f"line {line + 1}: .*(planned|parties|trust)"):
+            verify(path)
 
     def test_the_server_sees_noise_of_the_stated_size(self, tmp_path):
         """The parts of both sites less what they are without noise, in units of the deviation that they state."""

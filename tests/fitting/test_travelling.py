@@ -1,29 +1,30 @@
 """Statistics travel as names, numbers and arrays; whoever holds the records believes none of their bounds."""
 
 import importlib
+import itertools
 import json
 import math
 import pkgutil
-from contextlib import contextmanager
 from dataclasses import replace
-from unittest.mock import patch
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import diff2
 import diff2.fitting
 from diff2.errors import InvalidArgument
 from diff2.fitting.bounds import Magnitudes, Zoom
-from diff2.fitting.counts import LogMean
-from diff2.fitting.session import Session
+from diff2.fitting.counts import CountResiduals, LogMean
 from diff2.fitting.statistics import ClassShares, ClippedDescent, Residuals, TargetMean
 from diff2.fitting.travelling import STATISTICS, Unpacked, dimension_of, packed
 from diff2.fitting.trees import Half, LeafSums, PairScores
 from diff2.tables.encode import encode
 from diff2.tables.kinds import Counts, Number, Regression
+from diff2.tables.rows import Rows
 from diff2.tables.schema import Schema
-from fitted import few_trees, schema, table
+from fitted import changed_statistics, few_trees, schema, table, watched
 
 SCHEMAS = {
     "regression": schema("regression"),
@@ -40,18 +41,6 @@ def statistics_of_the_library():
             named = isinstance(found, type) and found.__module__ == module.name and hasattr(found, "total")
             if named and "purpose" in getattr(found, "__dataclass_fields__", {}):
                 yield found
-
-
-@contextmanager
-def watched():
-    """Collect all that a session is asked for."""
-    asked, ask, choose = [], Session.ask, Session.choose
-
-    def note(method):
-        return lambda session, statistic, mu: (asked.append(statistic), method(session, statistic, mu))[1]
-
-    with patch.object(Session, "ask", note(ask)), patch.object(Session, "choose", note(choose)):
-        yield asked
 
 
 @pytest.fixture(scope="module", params=sorted(SCHEMAS))
@@ -101,6 +90,37 @@ def test_parts_that_come_again_are_the_same_objects(asked):
             designs.append(unpacked.statistic(*sent(statistic))[0].residuals.design)
     assert len(designs) > 1
     assert all(one is designs[0] for one in designs)
+
+
+CELLS = st.one_of(
+    st.floats(-1e4, 1e6), st.floats(), st.sampled_from(["", "f", "m", "yes", "1990-02-03", "low", "high", 1, 3, 10**40])
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_is_accepted_is_within_its_bounds_for_every_record(asked, data):
+    known, statistics = asked
+    tree, arrays = data.draw(changed_statistics(data.draw(st.sampled_from(statistics))))
+    try:
+        statistic, dimension = Unpacked(known).statistic(tree, arrays)
+    except InvalidArgument:
+        return
+    cells = {name: data.draw(st.lists(CELLS, min_size=3, max_size=3)) for name in known.names}
+    rows = encode(cells, known, least=0).rows
+    records = [Rows(*(part[i : i + 1] for part in rows)) for i in range(3)]
+    with np.errstate(all="ignore"):
+        vectors = [statistic.total(one, np.ones(1), {}) for one in records]
+    for vector in vectors:
+        assert vector.shape == (dimension,)
+        assert np.isfinite(vector).all()
+    for one, other in itertools.combinations(vectors, 2):
+        if isinstance(statistic, PairScores):
+            moved = np.abs(statistic.scores(one + vectors[0]) - statistic.scores(other + vectors[0]))
+            assert moved.max() <= statistic.sensitivity
+        else:
+            assert max(np.linalg.norm(one), np.linalg.norm(other)) <= statistic.longest * (1 + 1e-11)
+            assert np.linalg.norm(one - other) <= max(statistic.diameter, statistic.longest) * (1 + 1e-11)
 
 
 def of_kind(asked, kind):
@@ -164,13 +184,14 @@ class TestRefused:
         theta[0] = value
         self.refuses(replace(statistic, residuals=replace(statistic.residuals, theta=theta)), asked[0])
 
-    def test_an_offset_of_counts_that_would_overflow(self, asked):
-        statistic = of_kind(asked, ClippedDescent)
-        if isinstance(asked[0].target, Counts):
-            for offset in (-1e20, -750.0, 750.0):
-                self.refuses(
-                    replace(statistic, residuals=replace(statistic.residuals, offset=np.array(offset))), asked[0]
-                )
+    @pytest.mark.parametrize("offset", [-1e20, -750.0, -300.0, -100.1, 750.0])
+    def test_an_offset_of_counts_that_would_overflow(self, asked, offset):
+        """Also where the target is none: residuals of 1e230 times features whose squares vanish are not clipped."""
+        residuals = of_kind(asked, ClippedDescent).residuals
+        if residuals.theta.ndim == 1:
+            names = ("design", "theta", "bounds")
+            changed = CountResiduals(**{name: getattr(residuals, name) for name in names}, offset=np.array(offset))
+            self.refuses(ClippedDescent(changed, 1.0), asked[0], "offset|no count|cannot be computed")
 
     def test_shapes_that_are_not_those_of_the_columns(self, asked):
         statistic = of_kind(asked, ClippedDescent)

@@ -50,7 +50,7 @@ class FitAgreement:
     minimum_sites: int | None = None
 
     def __post_init__(self) -> None:
-        self.settings.terms.check(self.schema)
+        self.settings.check(self.schema)
         if not self.sites or len(set(self.sites)) < len(self.sites):
             raise InvalidArgument(f"expected sites to be different names, got {list(self.sites)!r}")
         if self.minimum_sites is not None:

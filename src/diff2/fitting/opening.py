@@ -124,7 +124,7 @@ def header_of(
         "opening_share": None,
         "trust": trust,
         "multipliers": {},
-        "planned": Filter(budget).planned(),
+        "planned": Filter(budget).planned(1 if trust is None else trust["min_honest_sites"]),
         "dimension": max(1, len(schema.names)),
         "engine": "table",
         "seeded": terms.seed is not None,

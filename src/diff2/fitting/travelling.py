@@ -9,8 +9,9 @@ vector of one public dimension, within the bounds that its class states; and whe
 sent and on the schema, on no record. *Why.* Arrays have the shapes that the schema implies (``shapes.py``), and
 indices are tried on all categories and classes. Numbers are at most :math:`10^{30}`, and what is divided by at least
 :math:`10^{-30}`: features are then below :math:`10^{70}`, outputs below :math:`10^{110}`, lengths of gradients below
-:math:`10^{290}`, and nothing overflows on its way to where it is clipped. Targets enter by monotone functions, which
-are tried at both ends of their range.
+:math:`10^{290}`, and nothing overflows on its way to where it is clipped. (Nor does it underflow: residuals are at most
+:math:`10^{110}`, so gradients whose squares vanish are far below every radius.) Targets enter by monotone functions,
+which are tried at both ends of their range.
 
 A request leaves out the arrays that the one before it held; parts that come again are the same objects again, so that
 what was computed from them is kept.
@@ -84,9 +85,9 @@ def packed(statistic: Statistic | Scores) -> Packed:
     arrays: dict[str, np.ndarray] = {}
 
     def keep(place: str, array: np.ndarray) -> str:
-        name = _sha256(array)
-        arrays[name] = array
-        return name
+        array = array.view(np.uint8) if array.dtype == np.bool_ else array  # as messages carry it
+        arrays[_sha256(array)] = array
+        return _sha256(array)
 
     tree = plain(ALL.to_plain(statistic, type(statistic).__name__, keep))
     return Packed(tree, arrays)
@@ -106,7 +107,7 @@ class Unpacked(Parts):
         for name, array in arrays.items():
             if name != _sha256(array):
                 raise InvalidArgument("an array of the statistic is not the one that it is called by")
-        used, known = set(_array_names(tree)), {**self._arrays, **arrays}
+        used, known = set(_array_names(tree)), {**self._arrays, **{name: _truth(one) for name, one in arrays.items()}}
         if not set(arrays) <= used <= set(known):
             raise InvalidArgument("the arrays of the statistic are not those that it names")
         self._arrays, self._parts = {name: known[name] for name in used}, (self._parts[1], {})
@@ -143,6 +144,8 @@ class Unpacked(Parts):
                     yield "the target is another one"
                 if counts and not all(math.isfinite(bound) for bound in part.bounds):
                     yield "counts have no bounds"
+            if isinstance(part, CountResiduals) and not counts:
+                yield "the target is no count"
             if counts and np.max(np.abs(getattr(part, "offset", 0.0))) > MOST_LOGARITHM:
                 yield "an offset is out of range"
 
@@ -192,6 +195,11 @@ def made_up_records(schema: Schema) -> Rows:
 
 def _sha256(array: np.ndarray) -> str:
     return hashlib.sha256(f"{array.dtype.str} {array.shape}".encode() + array.tobytes()).hexdigest()
+
+
+def _truth(array: np.ndarray) -> np.ndarray:
+    """Return bytes of zero and one as truth values; others are refused later, for their type."""
+    return array.view(np.bool_) if array.dtype == np.uint8 and (array <= 1).all() else array
 
 
 def _array_names(tree: Any) -> Iterator[str]:

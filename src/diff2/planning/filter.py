@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..errors import BudgetExceeded, LedgerError
+from ..errors import BudgetExceeded, InvalidArgument, LedgerError
 from ..privacy import Budget, Ledger, Release
 from ..privacy.accounting import gdp_mu
 from ..privacy.composition import exposure_of
 from ..privacy.discrete import continuous_budget
+from .header import trust_in
 
 FILTER, EVALUATION = "fit", "evaluate"  # algorithms whose releases are chosen as they go
 MOST_RELEASES = 512  # for what noise on whole numbers costs
@@ -42,24 +43,37 @@ class Filter:
         self._spent = spent
         self.releases += 1
 
-    def most(self) -> list[Release]:
-        """Return releases that cost what all of the budget costs, as many as there may be."""
-        return [Release(1, FILTER, multiplier=math.sqrt(MOST_RELEASES) / self.mu)] * MOST_RELEASES
+    def most(self, parties: int = 1) -> list[Release]:
+        """Return releases that cost what all of the budget costs, as many as there may be.
 
-    def planned(self) -> dict[str, Any]:
+        Args:
+            parties: whose noise together is that of a release.
+        """
+        return [Release(1, FILTER, multiplier=math.sqrt(MOST_RELEASES) / self.mu, parties=parties)] * MOST_RELEASES
+
+    def planned(self, parties: int = 1) -> dict[str, Any]:
         """Return what the header of a ledger says: no number of releases, and what units are exposed to at most."""
-        return {"releases": None, "exposure": exposure_of(self.most())}
+        return {"releases": None, "exposure": exposure_of(self.most(parties))}
 
 
 def check_filter(path: str, ledger: Ledger) -> None:
     """Refuse a ledger of such releases that says something else than its budget, or spent more."""
     budget = Budget(ledger.header["budget"]["epsilon"], ledger.header["budget"]["delta"])
     found = Filter(budget)
-    if ledger.header["planned"] != found.planned():
-        raise LedgerError(f"{path}, line 1: planned is not what follows from budget; restore the file from a copy")
+    try:
+        trust = trust_in(ledger.header, len(ledger.header["client_sizes"]))
+    except (InvalidArgument, KeyError, TypeError) as error:
+        raise LedgerError(f"{path}, line 1: trust is not that of its sites ({error})") from None
+    parties = 1 if trust is None else trust["min_honest_sites"]
+    if ledger.header["planned"] != found.planned(parties):
+        raise LedgerError(
+            f"{path}, line 1: planned is not what follows from budget and trust; restore the file from a copy"
+        )
     for number, release in enumerate(ledger.releases, start=2):
         if release.round != number - 1:
             raise LedgerError(f"{path}, line {number}: round={release.round}, and should be {number - 1}")
+        if release.parties != parties:
+            raise LedgerError(f"{path}, line {number}: parties={release.parties}; by trust of line 1 it is {parties}")
         try:
             found.spend(1 / release.multiplier, release.purpose)
         except (BudgetExceeded, ArithmeticError):

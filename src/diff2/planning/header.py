@@ -83,7 +83,7 @@ def read_plan(where: str, header: Mapping[str, Any]) -> Plan | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", WeakDeltaWarning)
             noise = _plan(header)
-            expected = described(noise, _trust(header, len(noise.population.sizes)))
+            expected = described(noise, trust_in(header, len(noise.population.sizes)))
     except (Diff2Error, TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         if not kind.__module__.startswith("diff2."):
             return None
@@ -126,7 +126,8 @@ def _plan(header: Mapping[str, Any]) -> Plan:
     return found
 
 
-def _trust(header: Mapping[str, Any], sites: int) -> Mapping[str, Any] | None:
+def trust_in(header: Mapping[str, Any], sites: int) -> Mapping[str, Any] | None:
+    """Return who adds the noise, as a header says it of so many sites; refuse what no run writes."""
     trust: Mapping[str, Any] | None = header["trust"]
     if trust is not None:
         Trust(trust["noise"], trust["min_honest_sites"], trust["secure_aggregation"]).honest_of(sites)

@@ -53,6 +53,10 @@ class FitSettings:
         if self.seed is not None:
             at_least("seed", self.seed, 0)
 
+    def check(self, schema: Schema) -> None:
+        """Refuse a schema without the column of the groups that are protected; sites are clients without a column."""
+        self.terms._replace(unit="record" if self.unit == "client" else self.unit).check(schema)
+
     @property
     def terms(self) -> Terms:
         return Terms(self.epsilon, self.delta, self.unit, self.weighting, self.seed)
@@ -118,7 +122,7 @@ def _fit_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -> Fi
         schema_path = Path(found_file(str(named), folders))
         schema = Schema.read(schema_path)
     settings = from_table(FitSettings, FIT, table)
-    settings.terms.check(schema)
+    settings.check(schema)
     return FitFile(
         path,
         schema,

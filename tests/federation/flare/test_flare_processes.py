@@ -20,6 +20,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.collab.api.context import set_call_context
 
 from catalogue import CATALOGUE, PRIVATE, SAMPLED, diff2_with, run
+from diff2 import FittedModel
 from diff2._files import read_json
 from diff2.federation.faults import BadAnswer, SiteRefused
 from diff2.federation.flare import local
@@ -32,6 +33,7 @@ from diff2.federation.server.job import JobSpec
 from diff2.federation.wire.messages import Message, read, write
 from diff2.privacy import Ledger
 from federated import NAMES, agreement_of, answer_labels, lines, write_sites
+from fitted_sites import fit_agreement, fitted_here, sites_of, write_tables
 
 LONG = diff2_with(rounds=120)
 START = 150.0  # seconds a job has to get under way: two cores, shared by many
@@ -115,6 +117,17 @@ def test_real_processes_give_the_same_bytes(name, tmp_path):
     assert heard == {"127.0.0.1"}  # nobody else can reach them
     for line in lines(sites / "south" / "diff2-site" / "ledger.jsonl")[1:]:
         assert (line["caller"], line["submitter"], len(line["job"])) == ("server", "admin@diff2.local", 36)
+
+
+@pytest.mark.slow
+def test_real_processes_fit_the_same_model(tmp_path):
+    agreement = fit_agreement("classes")
+    spec, sites = JobSpec(agreement, tmp_path / "run"), write_tables(tmp_path / "sites")
+    sites_of(sites, agreement)
+    assert run_locally(spec, sites, simulate=False, restarts=0, start_timeout=START) == 1
+    assert FittedModel.load(tmp_path / "run").ledger.model == fitted_here(agreement).ledger.model
+    for line in lines(sites / "south" / "diff2-site" / "ledger.jsonl")[1:]:
+        assert (line["caller"], line["submitter"]) == ("server", "admin@diff2.local")
 
 
 def test_a_job_holds_no_code_and_only_classes_that_sites_allow(tmp_path):

@@ -6,6 +6,7 @@ So must be the lines of the sites' ledgers, without hashes of values, and what i
 """
 
 import csv
+import json
 import logging
 import secrets
 import warnings
@@ -19,10 +20,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import diff2
 from diff2 import Batch
 from diff2._files import plain
 from diff2.cohorts import Client
 from diff2.data.scaling import Encoding, Scaling
+from diff2.federation.fit_agreement import FitAgreement
 from diff2.federation.sealed.keys import SiteKeys
 from diff2.federation.site.clamped import UNBOUNDED, Clamped
 from diff2.federation.site.policy import read_site_file
@@ -30,8 +33,14 @@ from diff2.federation.site.records import group_numbers
 from diff2.federation.site.site import site_from_file
 from diff2.federation.wire.messages import Message, read, write
 from diff2.federation.wire.request import ANSWER, CLOSE, DESCRIBE, OPEN
+from diff2.fitting.travelling import packed
+from diff2.privacy.trust import Trust
+from diff2.runfile.fit import FitSettings
 from diff2.tables.frames import as_frame
+from diff2.tables.kinds import Category, Classes, Counts, Flag, Number, Regression
+from diff2.tables.schema import Schema
 from federated import NAMES, agreement_of, difference, gradient, lines, own_noise, request
+from fitted import changed_statistics, few_trees, watched
 
 NUMBERS = Encoding(
     {"a": Scaling.of_input((0.0, 100.0)), "b": Scaling.of_input((-1.0, 1.0), missing=0.5)},
@@ -154,6 +163,75 @@ def conversation(draw, size, keys):
     return sent
 
 
+# Fits: statistics in the place of gradients.
+
+COLUMNS = {"a": Number(0, 100), "b": Number(), "z": Category(("no", "yes", 3))}
+FITTED = {
+    "numbers": Schema(COLUMNS, "y", Regression(0, 20), groups="group"),
+    "classes": Schema({"a": Flag(), "b": Number(-1, 1)}, "z", Classes(("no", "yes", 3)), groups="group"),
+    "counts": Schema(COLUMNS, "y", Counts(20), groups="group"),
+    "nothing known": Schema({"a": Number(), "b": Number()}, "y", Regression(), groups="group"),
+}
+
+
+def fit_agreements():
+    """Approved ones: the server or the sites add the noise; records, groups and sites are protected."""
+    given = [("numbers", "record"), ("classes", "group"), ("counts", "client"), ("nothing known", "record")]
+    found = [FitAgreement(FITTED[name], FitSettings(2.0, 1e-3, unit), NAMES) for name, unit in given]
+    return found + [replace(one, trust=Trust("sites")) for one in found[:3]]
+
+
+FITS = fit_agreements()
+
+
+@cache
+def asked_of(place):
+    """What a fit of a table with these columns asks for, each kind once."""
+    rng = np.random.default_rng(place)
+    table = {"a": rng.uniform(0, 120, 80), "b": rng.normal(size=80), "y": rng.integers(0, 20, 80),
+             "z": rng.choice(["no", "yes", "3", "else"], 80), "group": rng.integers(0, 20, 80)}  # fmt: skip
+    with few_trees(), watched() as found, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        diff2.fit(table, FITS[place].schema, epsilon=50.0, delta=1e-3, seed=1)
+    return list({type(one): one for one in found}.values())
+
+
+@st.composite
+def statistic_asked(draw, place):
+    """A statistic as it may be asked, with numbers and arrays changed, also to what overflows or has other shapes."""
+    other = draw(st.sampled_from([place, place, place, draw(st.integers(0, len(FITS) - 1))]))
+    tree, arrays = draw(changed_statistics(draw(st.sampled_from(asked_of(other)))))
+    fields = {"run": RUNS[0], "number": draw(st.sampled_from([1, 1, 2, 3, 0])), "statistic": tree,
+              "multiplier": draw(st.sampled_from([40.0, 40.0, 1e3, 0.4, 0.0]))}  # fmt: skip
+    return Message("ask", fields, arrays)
+
+
+@st.composite
+def fit_conversation(draw, groups):
+    """Messages to a site that takes part in a fit; the number of its groups, and who is in which, is public."""
+    place, size = draw(st.integers(0, len(FITS) - 1)), len(groups)
+    units = {"record": size, "group": len(set(groups)), "client": 1}[FITS[place].settings.unit]
+    opened = {"agreement": FITS[place].to_json(), "run": RUNS[0], "sites": list(NAMES), "sizes": [units, 3, 3],
+              "records": [size, 3, 3], "engine": "table"}  # fmt: skip
+    sent = [write(Message(DESCRIBE, {"agreement": opened["agreement"]})), write(Message(OPEN, opened))]
+    for _ in range(draw(st.integers(0, 5))):
+        kind = draw(st.sampled_from(["ask", "ask", "ask", "ask", "cut", "open", "other", "close"]))
+        if kind in ("ask", "cut"):
+            payload = write(draw(statistic_asked(place)))
+            sent.append(payload[: draw(st.integers(0, len(payload)))] if kind == "cut" else payload)
+        elif kind == "open":
+            changes = {draw(st.sampled_from(list(opened))): draw(st.sampled_from([None, 3, [], "loop", [3, 3, 3]]))}
+            sent.append(write(Message(OPEN, {**opened, **changes})))
+        elif kind == "close":
+            sent.append(write(Message(CLOSE, {"run": RUNS[0]})))
+        else:
+            fields = json.loads(json.dumps(opened["agreement"]))
+            table = draw(st.sampled_from([fields["settings"], fields["schema"], fields["schema"]["target"], fields]))
+            table[draw(st.sampled_from(sorted(table)))] = draw(st.sampled_from([None, [], 1e-3, "group", {}]))
+            sent.append(write(Message(draw(st.sampled_from([DESCRIBE, OPEN])), {**opened, "agreement": fields})))
+    return sent
+
+
 class Heard(logging.Handler):
     """All that is logged where FLARE could send it."""
 
@@ -191,7 +269,7 @@ def told(folder, rows, sent, keys):
     text = '[data]\nfile = "table.csv"\n[policy]\nepsilon = 20\ndelta = 0.1\n[site]\nkeys = "keys"\n'
     (folder / "site.toml").write_text(text, encoding="utf-8")
     site, heard = site_from_file("north", read_site_file(folder / "site.toml")), Heard()
-    for agreement in AGREED:
+    for agreement in (*AGREED, *FITS):
         site.approve(agreement)
     logger = logging.getLogger("diff2")
     level = logger.level
@@ -223,6 +301,38 @@ def test_two_sites_with_other_records_of_the_same_number_tell_the_same(keys, tmp
     first, second = told(folder / "one", one, sent, keys), told(folder / "other", other, sent, keys)
     for a, b in zip(first, second, strict=True):
         assert a == b
+
+
+@pytest.mark.filterwarnings("ignore::diff2.WeakDeltaWarning")
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_two_sites_tell_the_same_of_a_fit(keys, tmp_path_factory, data):
+    one, other = data.draw(tables)
+    groups = [data.draw(st.sampled_from(["a", "b", "", "7"])) for _ in one]
+    one, other = ([[*row[:4], group] for row, group in zip(rows, groups, strict=True)] for rows in (one, other))
+    sent, folder = data.draw(fit_conversation(groups)), tmp_path_factory.mktemp("sites")
+    first, second = told(folder / "one", one, sent, keys), told(folder / "other", other, sent, keys)
+    for a, b in zip(first, second, strict=True):
+        assert a == b
+
+
+@pytest.mark.filterwarnings("ignore::diff2.WeakDeltaWarning")
+@pytest.mark.parametrize("place", range(len(FITS)))
+def test_a_fit_does_get_answers(keys, tmp_path, place):
+    """To every statistic that it asks for but, where sites add the noise, to a choice."""
+    agreement, kinds = FITS[place], set()
+    own, size = agreement.trust.noise == "sites", {"record": 2, "group": 1, "client": 1}[agreement.settings.unit]
+    opened = {"agreement": agreement.to_json(), "run": RUNS[0], "sites": list(NAMES), "sizes": [size, 3, 3],
+              "records": [2, 3, 3], "engine": "table"}  # fmt: skip
+    statistics = [one for one in asked_of(place) if not (own and hasattr(one, "scores"))]
+    sent = [write(Message(OPEN, opened))]
+    for number, statistic in enumerate(statistics, start=1):
+        tree, arrays = packed(statistic)
+        fields = {"run": RUNS[0], "number": number, "multiplier": 40.0, "statistic": tree}
+        sent.append(write(Message("ask", fields, arrays)))
+    answers, *_ = told(tmp_path / "site", [["x"] * 5, ["1"] * 4 + ["x"]], sent, keys)
+    kinds = [answer[0] if isinstance(answer, tuple) else read(answer).fields for answer in answers[1:]]
+    assert kinds == ["answer"] * len(statistics)
 
 
 def test_a_conversation_does_get_answers(keys, tmp_path):
