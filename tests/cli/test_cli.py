@@ -487,7 +487,7 @@ def test_demo_shows_its_report(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "diff2_experiments.demo", SimpleNamespace(run_demo=run_demo, show=show))
     result = diff2_here("demo", "--out", tmp_path, "--epsilon", 2, "--seed", 4)
     assert result.exit_code == 0
-    assert asked == {"out": tmp_path, "epsilon": 2.0, "delta": 1e-5, "seed": 4, "progress": None}
+    assert asked == {"out": tmp_path, "epsilon": 2.0, "delta": 1e-5, "seed": 4, "progress": "lines"}
     for text in ("DIFF2-GD", "0.17", "The sentence.", "person-year", "demo.png"):
         assert text in result.stdout
     document = json.loads(diff2_here("demo", "--out", tmp_path, "--json").stdout)

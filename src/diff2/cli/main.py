@@ -16,11 +16,12 @@ from .._version import __version__
 from .budget import BUDGET_HELP, budget
 from .console import command, emit_json, ending, show_warning
 from .data import data_app
+from .doctor import DOCTOR_HELP, doctor
 from .evaluate import EVALUATE_HELP, evaluate
 from .experiments import COMPARE_HELP, REPRODUCE_HELP, compare, demo, reproduce
 from .federate import federate_app
 from .fit import FIT_HELP, fit
-from .options import DataDir, Json, Quiet, RunToml, Seed
+from .options import DataDir, Json, Quiet, RunToml, Seed, shown
 from .predict import PREDICT_HELP, predict
 from .report import REPORT_HELP, report
 from .reports import account_document, show_account, show_preview, show_run
@@ -33,7 +34,6 @@ app = typer.Typer(
     help="Train models on private records of several owners, under differential privacy, with DIFF2.",
     epilog="Example: diff2 demo --out diff2-demo",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -84,7 +84,7 @@ def train(
         from ..runfile.reader import read_run_file
         from ..runfile.run import FILES, train_run_file
 
-        progress = False if quiet or as_json else None
+        progress = shown(quiet or as_json)
         described = read_run_file(run_file, data_dir)
         run = train_run_file(described, out, resume=resume, seed=seed, sign_with=sign_with, progress=progress)
         if as_json:
@@ -182,6 +182,7 @@ def account(
 
 
 app.command(help=VERIFY_HELP, epilog="Example: diff2 verify runs/first --public key.pub.pem")(verify)
+app.command(help=DOCTOR_HELP, epilog="Example: diff2 doctor")(doctor)
 app.command(help=BUDGET_HELP, epilog="Example: diff2 budget runs --epsilon 3 --delta 1e-6")(budget)
 app.command(epilog="Example: diff2 keygen key.pem")(keygen)
 app.command(help=SIGN_HELP, epilog="Example: diff2 sign runs/first --key key.pem")(sign)

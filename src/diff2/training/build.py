@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from .._files import plain
+from .._progress import Show
 from .._types import Loss
 from .._validate import at_least, one_of
 from .._version import __version__
@@ -89,7 +90,7 @@ def train(
     *,
     seed: int | None = None,
     callbacks: Sequence[Callback] = (),
-    progress: bool | None = None,
+    progress: Show = None,
     **options: Any,
 ) -> TrainResult:
     """Train a copy of ``model`` on the clients' records, within the budget.
@@ -102,7 +103,7 @@ def train(
         budget: what the whole run may cost.
         seed: None takes the noise from the operating system. A seed makes the run repeatable and *not private*.
         callbacks: called after each round with (state, info); returning True ends the run.
-        progress: show a bar; by default where standard error is a terminal.
+        progress: show a bar; by default where standard error is a terminal; ``"lines"``: lines where it is none.
         options: see :func:`prepare`.
 
     >>> import torch
@@ -371,7 +372,13 @@ def _placement(model: nn.Module, compute: Compute) -> tuple[torch.dtype, torch.d
     device = compute.device
     if device is None:
         device = torch.device("cpu") if first is None else first.device
-    return dtype, torch.device(device)
+    try:
+        return dtype, torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError):
+        raise InvalidArgument(
+            f"device={str(device)!r} is not to be had here, with PyTorch {torch.__version__}; leave device out, or "
+            "take 'cpu'"
+        ) from None
 
 
 def _check_values(
