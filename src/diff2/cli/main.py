@@ -95,8 +95,8 @@ def train(
 
 
 PLAN_HELP = (
-    "Say how much noise a budget needs and what to expect of it, without touching any data.\n\n"
-    "Options override the run file. With --step-length, the noise in the gradient estimate of DP-GD and of DIFF2 is "
+    "Say how much noise a budget needs and what to expect of it, before anything is spent.\n\n"
+    "Options override the run file. Without --sizes, the records of its tables are counted; no other value is used. With --step-length, the noise in the gradient estimate of DP-GD and of DIFF2 is "
     "predicted, and a better restart interval T and budget split are suggested. Without it, that is done for several "
     "values of rho, the clipping radius of a difference over that of a gradient."
 )
@@ -107,8 +107,10 @@ PLAN_HELP = (
     epilog="Example: diff2 plan --epsilon 3 --delta 1e-5 --rounds 2000 --restart-interval 20 --sizes 1651x10",
 )
 def plan(
-    sizes: Annotated[str, typer.Option(metavar="N,N,...", help="Records of each client: 1651x10 or 1651,1200.")],
     run_file: Annotated[Path | None, typer.Argument(metavar="RUN.toml", help="Take settings from a run file.")] = None,
+    sizes: Annotated[
+        str | None, typer.Option(metavar="N,N,...", help="Records of each client: 1651x10 or 1651,1200.")
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Budget; inf for no noise.")] = None,
     delta: Annotated[float | None, typer.Option(help="Budget; well below 1 / records.")] = None,
     rounds: Annotated[int | None, typer.Option(help="R.")] = None,
@@ -126,12 +128,13 @@ def plan(
     step_length: Annotated[
         float | None, typer.Option(help="Typical distance of two iterates: step_norm in an earlier history.csv.")
     ] = None,
+    data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Say how much noise a budget needs and what to expect of it, without touching any data."""
-    counts = parse_sizes(sizes)
-    if run_file is None and None in (epsilon, delta, rounds):
-        raise typer.BadParameter("give a RUN.toml, or all of --epsilon, --delta and --rounds")
+    """Say how much noise a budget needs and what to expect of it, before anything is spent."""
+    counts = None if sizes is None else parse_sizes(sizes)
+    if run_file is None and None in (epsilon, delta, rounds, counts):
+        raise typer.BadParameter("give a RUN.toml, or all of --epsilon, --delta, --rounds and --sizes")
     options = {
         "epsilon": epsilon,
         "delta": delta,
@@ -146,11 +149,13 @@ def plan(
         "clients_per_round": clients_per_round,
     }
     with ending():
-        from ..runfile.preview import preview
+        from ..runfile.preview import preview, sizes_of
         from ..runfile.reader import read_run_file
 
-        run = None if run_file is None else read_run_file(run_file)
-        found = preview(counts, run, options, step_length=step_length, dimension=dimension)
+        run = None if run_file is None else read_run_file(run_file, data_dir)
+        if run is not None and counts is None:
+            counts = sizes_of(run)
+        found = preview(counts or [], run, options, step_length=step_length, dimension=dimension)
         if as_json:
             emit_json(found.to_json())
         else:
