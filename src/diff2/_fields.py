@@ -104,7 +104,13 @@ got [3, 3, 3]
     if _is_mapping(origin):
         if not isinstance(value, dict):
             raise _wrong(where, hint, value)
-        return {key: convert(f"{where}.{key}", item, args[1]) for key, item in value.items()}
+        problems = Problems()
+        found = {
+            key: problems.trying(lambda key=key, item=item: convert(f"{where}.{key}", item, args[1]))  # type: ignore[misc]
+            for key, item in value.items()
+        }
+        problems.refuse()
+        return found
     if hint is float:
         if value in ("inf", "-inf"):
             return math.inf if value == "inf" else -math.inf

@@ -21,6 +21,7 @@ from .evaluate import EVALUATE_HELP, evaluate
 from .experiments import COMPARE_HELP, REPRODUCE_HELP, compare, demo, reproduce
 from .federate import federate_app
 from .fit import FIT_HELP, fit
+from .init import INIT_HELP, init, run_schema
 from .options import DataDir, Json, Quiet, RunToml, Seed, shown
 from .predict import PREDICT_HELP, predict
 from .report import REPORT_HELP, report
@@ -96,9 +97,10 @@ def train(
 
 PLAN_HELP = (
     "Say how much noise a budget needs and what to expect of it, before anything is spent.\n\n"
-    "Options override the run file. Without --sizes, the records of its tables are counted; no other value is used. With --step-length, the noise in the gradient estimate of DP-GD and of DIFF2 is "
-    "predicted, and a better restart interval T and budget split are suggested. Without it, that is done for several "
-    "values of rho, the clipping radius of a difference over that of a gradient."
+    "Options override the run file. Without --sizes, the records of its tables are counted; no other value is used. "
+    "With --step-length, the noise in the gradient estimate of DP-GD and of DIFF2 is predicted, and a better restart "
+    "interval T and budget split are suggested. Without it, that is done for several values of rho, the clipping "
+    "radius of a difference over that of a gradient."
 )
 
 
@@ -187,6 +189,8 @@ def account(
 
 
 app.command(help=VERIFY_HELP, epilog="Example: diff2 verify runs/first --public key.pub.pem")(verify)
+app.command(help=INIT_HELP, epilog="Example: diff2 init north.csv south.csv --target visits > run.toml")(init)
+app.command(epilog="Example: diff2 run-schema > run.schema.json")(run_schema)
 app.command(help=DOCTOR_HELP, epilog="Example: diff2 doctor")(doctor)
 app.command(help=BUDGET_HELP, epilog="Example: diff2 budget runs --epsilon 3 --delta 1e-6")(budget)
 app.command(epilog="Example: diff2 keygen key.pem")(keygen)
