@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from diff2._files import write_json
+from diff2._progress import Show
 from diff2.algorithms import DPGD, GD, Algorithm, Diff2
 from diff2.cli.console import show_facts, show_guarantee, show_line, show_rows
 from diff2.data.randhie import Pair, RandHie, load
@@ -75,7 +76,7 @@ def run_demo(
     epsilon: float = 1.0,
     delta: float = 1e-5,
     seed: int | None = None,
-    progress: bool | None = None,
+    progress: Show = None,
     rounds: int | None = None,
 ) -> DemoReport:
     """Train the three methods, and write a table, a figure, models and ledgers under ``out``.
@@ -166,7 +167,7 @@ def start_model(inputs: int) -> nn.Module:
 
 
 def _train(
-    data: RandHie, algorithm: Algorithm, budget: Budget, folder: Path, seed: int | None, progress: bool | None
+    data: RandHie, algorithm: Algorithm, budget: Budget, folder: Path, seed: int | None, progress: Show
 ) -> tuple[TrainResult, dict[int, torch.Tensor]]:
     """Run one method; return what it leaves, and some of the iterates it released, by round."""
     kept, iterates = set(_spread(algorithm.rounds)), {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any, TypeVar
 
@@ -21,23 +21,65 @@ T = TypeVar("T")
 PLAIN: dict[Any, str] = {int: "a whole number", bool: "true or false", str: "text in quotes"}
 
 
-def from_table(cls: type[T], name: str, table: Mapping[str, Any], **given: Any) -> T:
+class Problems:
+    """Gathers what is wrong with a file, so that all of it is said at once.
+
+    >>> problems = Problems()
+    >>> problems.trying(lambda: convert("[run] seed", "x", int))
+    >>> problems.trying(lambda: convert("[run] dtype", 3, str))
+    >>> problems.refuse()
+    Traceback (most recent call last):
+    diff2.errors.InvalidArgument: 2 things are wrong:
+    - [run] seed: expected a whole number, got 'x'
+    - [run] dtype: expected text in quotes, got 3
+    """
+
+    def __init__(self) -> None:
+        self.found: list[InvalidArgument] = []
+
+    def trying(self, make: Callable[[], T]) -> T | None:
+        """Return what is made; None where that is not possible, which is noted."""
+        try:
+            return make()
+        except InvalidArgument as error:
+            self.found += getattr(error, "parts", [error])
+            return None
+
+    def refuse(self) -> None:
+        """Raise what was noted, if anything: one error as it is, several as a list."""
+        if len(self.found) == 1:
+            raise self.found[0] from None
+        if self.found:
+            error = InvalidArgument("\n- ".join([f"{len(self.found)} things are wrong:", *map(str, self.found)]))
+            error.parts = list(self.found)  # type: ignore[attr-defined]
+            raise error from None
+
+
+def from_table(cls: type[T], name: str, table: Mapping[str, Any], *, build: bool = True, **given: Any) -> T:
     """Return ``cls`` built from a table; fields in ``given`` come from elsewhere and are not keys.
 
     Args:
         cls: a dataclass.
         name: of the table, for messages.
         table: what the file says.
+        build: False checks the keys alone, where what else is needed is missing; what is returned is of no use then.
     """
     known = {field.name: field for field in fields(cls) if field.init and field.name not in given}  # type: ignore[arg-type]
+    problems, meant = Problems(), set[str]()
     for key in table:
         if key not in known:
-            raise InvalidArgument(f"[{name}] has no key {key!r}{nearest(key, known)}{_choices(known)}")
+            hint = nearest(key, known)
+            meant |= {other for other in known if repr(other) in hint}  # not missing as well
+            problems.found.append(InvalidArgument(f"[{name}] has no key {key!r}{hint}{_choices(known)}"))
     for key, field in known.items():
-        if key not in table and _required(field):
-            raise InvalidArgument(f"[{name}] needs the key {key!r}; add a line: {key} = ...")
-    hints = typing.get_type_hints(cls)
-    values = {key: convert(f"[{name}] {key}", value, hints[key]) for key, value in table.items()}
+        if key not in table and key not in meant and _required(field):
+            problems.found.append(InvalidArgument(f"[{name}] needs the key {key!r}; add a line: {key} = ..."))
+    hints, values = typing.get_type_hints(cls), dict[str, Any]()
+    for key in (key for key in table if key in known):
+        values[key] = problems.trying(lambda key=key: convert(f"[{name}] {key}", table[key], hints[key]))  # type: ignore[misc]
+    problems.refuse()
+    if not build:
+        return None  # type: ignore[return-value]
     try:
         return cls(**values, **given)
     except InvalidArgument as error:
@@ -62,7 +104,13 @@ got [3, 3, 3]
     if _is_mapping(origin):
         if not isinstance(value, dict):
             raise _wrong(where, hint, value)
-        return {key: convert(f"{where}.{key}", item, args[1]) for key, item in value.items()}
+        problems = Problems()
+        found = {
+            key: problems.trying(lambda key=key, item=item: convert(f"{where}.{key}", item, args[1]))  # type: ignore[misc]
+            for key, item in value.items()
+        }
+        problems.refuse()
+        return found
     if hint is float:
         if value in ("inf", "-inf"):
             return math.inf if value == "inf" else -math.inf

@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from typing import Protocol
 
 PAUSE = 0.2  # seconds between two updates
+LINES = "lines"  # a bar on a terminal, elsewhere a line now and then
+BETWEEN_LINES = 5.0  # seconds
+Show = bool | str | None
 
 
 class Reporter(Protocol):
@@ -24,17 +27,22 @@ class Reporter(Protocol):
 
 @contextmanager
 def progress_bar(
-    total: int | None = None, *, show: bool | None, label: str = "training", start: int = 0, unit: str = "rounds"
+    total: int | None = None, *, show: Show, label: str = "training", start: int = 0, unit: str = "rounds"
 ) -> Iterator[Reporter]:
     """Yield a reporter.
 
     Args:
         total: None until the reporter is given one.
-        show: None shows the bar where standard error is a terminal.
+        show: None shows the bar where standard error is a terminal; ``"lines"`` prints a line every few seconds, too,
+            where it is none: in the log of a job.
         start: what is done already.
         unit: what is counted; ``"bytes"`` are shown as sizes.
     """
-    if not (sys.stderr.isatty() if show is None else show):
+    watched = sys.stderr.isatty()
+    if show == LINES and not watched:
+        yield _lines(total, label, unit)
+        return
+    if not (watched if show is None else show):
         yield lambda done, total=None, note="": None
         return
     from rich.console import Console
@@ -62,3 +70,20 @@ def progress_bar(
                 pause = max(PAUSE, 20 * (last - now))
 
         yield report
+
+
+def _lines(total: int | None, label: str, unit: str) -> Reporter:
+    """Return a reporter that prints a line when the last one is a few seconds ago; nothing for what ends before."""
+    last, whole = time.monotonic(), total
+
+    def report(done: int, total: int | None = None, note: str | Callable[[], str] = "") -> None:
+        nonlocal last, whole
+        whole = whole if total is None else total
+        if time.monotonic() - last < BETWEEN_LINES:
+            return
+        text = note if isinstance(note, str) else note()
+        of = "" if whole is None else f" of {whole:,}"
+        print(f"{label}: {done:,}{of} {unit}{', ' if text else ''}{text}", file=sys.stderr, flush=True)
+        last = time.monotonic()
+
+    return report

@@ -359,8 +359,22 @@ def test_plan_compares_a_dpgd_run_file_with_diff2(folder):
     change(folder, ('name = "diff2"', 'name = "dpgd"'))
     words = ["plan", folder / "run.toml", "--sizes", "60,45", "--step-length", 0.05, "--json"]
     document = json.loads(diff2_here(*words).stdout)
-    assert document["sigma_2"] is None
+    assert (document["algorithm"], document["sigma_2"]) == ("dpgd", None)
+    assert "dpgd, 25 rounds" in diff2_here(*words[:-1]).stdout
+    assert json.loads(diff2_here(*words, "--restart-interval", 5).stdout)["algorithm"] == "diff2"
     assert document["predictions"][0]["given"] == document["predictions"][0]["dpgd"]
+
+
+def test_plan_counts_the_records_of_the_tables(folder):
+    document = json.loads(diff2_here("plan", folder / "run.toml", "--json").stdout)
+    assert document["client_sizes"] == [60, 45]
+    change(folder, ("[model]", "holdout = 0.2\n[model]"))
+    result = diff2_here("plan", folder / "run.toml", "--json")
+    assert json.loads(result.stdout)["client_sizes"] == [48, 36]
+    assert diff2_here("train", folder / "run.toml", "--out", folder / "run", "--quiet").exit_code == 0
+    assert diff2.Ledger.read(folder / "run" / "ledger.jsonl").header["client_sizes"] == [48, 36]
+    change(folder, ("[model]", 'scale = "data"\n[model]'))  # a leak of training, not of counting
+    assert diff2_here("plan", folder / "run.toml").stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -487,7 +501,7 @@ def test_demo_shows_its_report(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "diff2_experiments.demo", SimpleNamespace(run_demo=run_demo, show=show))
     result = diff2_here("demo", "--out", tmp_path, "--epsilon", 2, "--seed", 4)
     assert result.exit_code == 0
-    assert asked == {"out": tmp_path, "epsilon": 2.0, "delta": 1e-5, "seed": 4, "progress": None}
+    assert asked == {"out": tmp_path, "epsilon": 2.0, "delta": 1e-5, "seed": 4, "progress": "lines"}
     for text in ("DIFF2-GD", "0.17", "The sentence.", "person-year", "demo.png"):
         assert text in result.stdout
     document = json.loads(diff2_here("demo", "--out", tmp_path, "--json").stdout)

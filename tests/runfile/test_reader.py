@@ -191,3 +191,32 @@ def test_plan_needs_no_data_table(read):
     start, _, rest = GOOD.partition("[model]")
     assert read((start, "")).data is None
     assert rest
+
+
+def test_all_that_is_wrong_is_said_at_once(read):
+    """Of every table, and of every key in it; a misspelt key is not missing as well."""
+    with pytest.raises(InvalidArgument) as caught:
+        read(
+            ("hidden = [10]", "hiden = [10]"),
+            ('"softplus"', "3"),
+            ("rounds = 2000", "rounds = '2000'\nrestart = 4"),
+            ("clip_gradient = 3.0\n", ""),
+            ("learning_rate = 0.125", "learning-rate = 0.125"),
+            ("epsilon = 1.0", "eps = 1.0\nunit = 'person'"),
+            ("[data]", "[dta]\n[data]"),
+        )
+    first, *lines = str(caught.value).splitlines()
+    assert first.endswith("run.toml: 8 things are wrong:")
+    for piece in (
+        "unknown table 'dta'; did you mean 'data'?",
+        "[routine] has no key 'learning-rate'; did you mean 'learning_rate'?",
+        "[algorithm] has no key 'restart'; did you mean 'restart_interval'?",
+        "[algorithm] needs the key 'clip_gradient'",
+        "[algorithm] rounds: expected a whole number, got '2000'",
+        "[model] has no key 'hiden'; did you mean 'hidden'?",
+        "[model] activation: expected text in quotes, got 3",
+        "[privacy] has no key 'eps'; did you mean 'epsilon'?",
+    ):
+        assert sum(piece in line for line in lines) == 1, piece
+    assert not any("needs the key 'epsilon'" in line for line in lines)
+    assert not any("needs the key 'learning_rate'" in line for line in lines)

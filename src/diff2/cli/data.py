@@ -9,6 +9,7 @@ import typer
 
 from .._progress import progress_bar
 from .console import command, emit_json, ending, show_line, show_rows
+from .options import shown
 
 data_app = typer.Typer(
     name="data",
@@ -66,7 +67,7 @@ def fetch(
         done = []
         for entry in entries:
             place = found(entry)  # one that is damaged there is replaced there
-            with progress_bar(label=entry.name, unit="bytes", show=False if quiet or as_json else None) as report:
+            with progress_bar(label=entry.name, unit="bytes", show=shown(quiet or as_json)) as report:
                 path = fetch_table(entry, place.parent if to is None and place is not None else to, report)
             done.append(_described(entry, path))
             if not (quiet or as_json):

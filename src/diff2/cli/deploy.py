@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .._numbers import epsilon_text
-from .._progress import progress_bar
+from .._progress import Show, progress_bar
 from .console import command, emit_json, ending, show_facts
-from .options import Json, Quiet, RunToml
+from .options import Json, Quiet, RunToml, shown
 
 if TYPE_CHECKING:
     from ..federation.agreement import AnyAgreement
@@ -117,7 +117,7 @@ def submit(
         from ..federation.flare.submit import submit as submit_job
 
         spec = read_job(job)
-        with job_reporter(spec.agreement, show=False if quiet or as_json else None) as report:
+        with job_reporter(spec.agreement, show=shown(quiet or as_json)) as report:
             jobs = submit_job(job, read_kit(kit), restarts=restarts, start_timeout=start_timeout, report=report)
         if as_json:
             emit_json({"jobs": jobs, "directory": str(spec.directory)})
@@ -126,7 +126,7 @@ def submit(
 
 
 @contextmanager
-def job_reporter(agreement: AnyAgreement, *, show: bool | None) -> Iterator[Callable[[Attempt], None]]:
+def job_reporter(agreement: AnyAgreement, *, show: Show) -> Iterator[Callable[[Attempt], None]]:
     """Yield a reporter: a bar with rounds, or of a fit the budget, and sites, and a line where a job stops."""
     fit = agreement.method == "fit"
     total, unit = (100, "% of the budget") if fit else (agreement.rounds, "rounds")

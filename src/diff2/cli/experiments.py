@@ -11,7 +11,7 @@ import typer
 from .._progress import progress_bar
 from ..errors import Diff2Error
 from .console import command, emit_json, ending
-from .options import DataDir, Json, Quiet, Seed, parse_epsilons, parse_names
+from .options import DataDir, Json, Quiet, Seed, parse_epsilons, parse_names, shown
 
 PACKAGES = ("diff2_experiments", "joblib", "matplotlib")
 
@@ -56,7 +56,7 @@ def compare(
         from diff2_experiments.comparison_report import document, draw_figures, show, summaries, write_tables
         from diff2_experiments.files import find_file, read_compare_file
 
-        with progress_bar(label="comparing", unit="runs", show=False if quiet or as_json else None) as report:
+        with progress_bar(label="comparing", unit="runs", show=shown(quiet or as_json)) as report:
             found = run_comparison(
                 read_compare_file(find_file("compare", file), data_dir), out, names=parse_names(algorithms),
                 epsilons=budgets, seeds=seeds, jobs=jobs, report=report,
@@ -103,7 +103,7 @@ def reproduce(
         from diff2_experiments.reproduction_report import show, write_files
 
         file = read_tune_file(find_file("paper", dataset), data_dir)
-        with progress_bar(label="tuning", unit="runs", show=False if quiet or as_json else None) as report:
+        with progress_bar(label="tuning", unit="runs", show=shown(quiet or as_json)) as report:
             found, runs = run_reproduction(
                 file, out, names=parse_names(algorithms), epsilons=budgets, accountings=parse_names(accounting),
                 seeds=seeds, grid=grid, jobs=jobs, command=command(*again), report=report,
@@ -128,7 +128,7 @@ def demo(
         _require_packages("demo", "diff2_experiments", "matplotlib", "statsmodels")
         from diff2_experiments.demo import run_demo, show
 
-        report = run_demo(out, epsilon=epsilon, delta=delta, seed=seed, progress=False if quiet or as_json else None)
+        report = run_demo(out, epsilon=epsilon, delta=delta, seed=seed, progress=shown(quiet or as_json))
         if as_json:
             emit_json(report.to_json())
         elif not quiet:

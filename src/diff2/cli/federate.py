@@ -10,7 +10,7 @@ import typer
 from .._numbers import epsilon_text
 from .console import command, emit_json, ending, show_facts, show_guarantee, show_rows
 from .deploy import job_reporter, register, require_flare
-from .options import DataDir, Json, Quiet, RunToml, Seed
+from .options import DataDir, Json, Quiet, RunToml, Seed, shown
 
 federate_app = typer.Typer(
     name="federate",
@@ -63,7 +63,7 @@ def _add_run_command(kind: str, summary: str) -> None:
             require_free(out, resume)
             spec, folder = job_from_run_file(file, out, sites=sites, seed=seed)
             settings = file.federation or FederationSettings()
-            with job_reporter(spec.agreement, show=False if quiet or as_json else None) as report:
+            with job_reporter(spec.agreement, show=shown(quiet or as_json)) as report:
                 jobs = local.run_locally(
                     spec,
                     folder,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from .console import command, emit_json, ending, show_guarantee, show_line
-from .options import Json, Quiet, Seed
+from .options import Json, Quiet, Seed, shown
 
 FIT_HELP = (
     "Fit a private model to a table, within a budget. There is nothing to tune.\n\n"
@@ -53,9 +53,7 @@ def fit(
         known = Schema.read(schema_file)
         known = replace(known, clients=clients or known.clients, groups=groups or known.groups)
         table = read_tables(files, known.file)
-        with progress_bar(
-            100, show=False if quiet or as_json else None, label="fitting", unit="% of the budget"
-        ) as report:
+        with progress_bar(100, show=shown(quiet or as_json), label="fitting", unit="% of the budget") as report:
             model = fit_table(
                 table,
                 known,

@@ -16,11 +16,13 @@ from .._version import __version__
 from .budget import BUDGET_HELP, budget
 from .console import command, emit_json, ending, show_warning
 from .data import data_app
+from .doctor import DOCTOR_HELP, doctor
 from .evaluate import EVALUATE_HELP, evaluate
 from .experiments import COMPARE_HELP, REPRODUCE_HELP, compare, demo, reproduce
 from .federate import federate_app
 from .fit import FIT_HELP, fit
-from .options import DataDir, Json, Quiet, RunToml, Seed
+from .init import INIT_HELP, init, run_schema
+from .options import DataDir, Json, Quiet, RunToml, Seed, shown
 from .predict import PREDICT_HELP, predict
 from .report import REPORT_HELP, report
 from .reports import account_document, show_account, show_preview, show_run
@@ -33,7 +35,6 @@ app = typer.Typer(
     help="Train models on private records of several owners, under differential privacy, with DIFF2.",
     epilog="Example: diff2 demo --out diff2-demo",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -84,7 +85,7 @@ def train(
         from ..runfile.reader import read_run_file
         from ..runfile.run import FILES, train_run_file
 
-        progress = False if quiet or as_json else None
+        progress = shown(quiet or as_json)
         described = read_run_file(run_file, data_dir)
         run = train_run_file(described, out, resume=resume, seed=seed, sign_with=sign_with, progress=progress)
         if as_json:
@@ -95,10 +96,11 @@ def train(
 
 
 PLAN_HELP = (
-    "Say how much noise a budget needs and what to expect of it, without touching any data.\n\n"
-    "Options override the run file. With --step-length, the noise in the gradient estimate of DP-GD and of DIFF2 is "
-    "predicted, and a better restart interval T and budget split are suggested. Without it, that is done for several "
-    "values of rho, the clipping radius of a difference over that of a gradient."
+    "Say how much noise a budget needs and what to expect of it, before anything is spent.\n\n"
+    "Options override the run file. Without --sizes, the records of its tables are counted; no other value is used. "
+    "With --step-length, the noise in the gradient estimate of DP-GD and of DIFF2 is predicted, and a better restart "
+    "interval T and budget split are suggested. Without it, that is done for several values of rho, the clipping "
+    "radius of a difference over that of a gradient."
 )
 
 
@@ -107,8 +109,10 @@ PLAN_HELP = (
     epilog="Example: diff2 plan --epsilon 3 --delta 1e-5 --rounds 2000 --restart-interval 20 --sizes 1651x10",
 )
 def plan(
-    sizes: Annotated[str, typer.Option(metavar="N,N,...", help="Records of each client: 1651x10 or 1651,1200.")],
     run_file: Annotated[Path | None, typer.Argument(metavar="RUN.toml", help="Take settings from a run file.")] = None,
+    sizes: Annotated[
+        str | None, typer.Option(metavar="N,N,...", help="Records of each client: 1651x10 or 1651,1200.")
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Budget; inf for no noise.")] = None,
     delta: Annotated[float | None, typer.Option(help="Budget; well below 1 / records.")] = None,
     rounds: Annotated[int | None, typer.Option(help="R.")] = None,
@@ -129,12 +133,13 @@ def plan(
     step_length: Annotated[
         float | None, typer.Option(help="Typical distance of two iterates: step_norm in an earlier history.csv.")
     ] = None,
+    data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Say how much noise a budget needs and what to expect of it, without touching any data."""
-    counts = parse_sizes(sizes)
-    if run_file is None and None in (epsilon, delta, rounds):
-        raise typer.BadParameter("give a RUN.toml, or all of --epsilon, --delta and --rounds")
+    """Say how much noise a budget needs and what to expect of it, before anything is spent."""
+    counts = None if sizes is None else parse_sizes(sizes)
+    if run_file is None and None in (epsilon, delta, rounds, counts):
+        raise typer.BadParameter("give a RUN.toml, or all of --epsilon, --delta, --rounds and --sizes")
     options = {
         "epsilon": epsilon,
         "delta": delta,
@@ -150,11 +155,13 @@ def plan(
         "clients_per_round": clients_per_round,
     }
     with ending():
-        from ..runfile.preview import preview
+        from ..runfile.preview import preview, sizes_of
         from ..runfile.reader import read_run_file
 
-        run = None if run_file is None else read_run_file(run_file)
-        found = preview(counts, run, options, step_length=step_length, dimension=dimension)
+        run = None if run_file is None else read_run_file(run_file, data_dir)
+        if run is not None and counts is None:
+            counts = sizes_of(run)
+        found = preview(counts or [], run, options, step_length=step_length, dimension=dimension)
         if as_json:
             emit_json(found.to_json())
         else:
@@ -186,6 +193,9 @@ def account(
 
 
 app.command(help=VERIFY_HELP, epilog="Example: diff2 verify runs/first --public key.pub.pem")(verify)
+app.command(help=INIT_HELP, epilog="Example: diff2 init north.csv south.csv --target visits > run.toml")(init)
+app.command(epilog="Example: diff2 run-schema > run.schema.json")(run_schema)
+app.command(help=DOCTOR_HELP, epilog="Example: diff2 doctor")(doctor)
 app.command(help=BUDGET_HELP, epilog="Example: diff2 budget runs --epsilon 3 --delta 1e-6")(budget)
 app.command(epilog="Example: diff2 keygen key.pem")(keygen)
 app.command(help=SIGN_HELP, epilog="Example: diff2 sign runs/first --key key.pem")(sign)

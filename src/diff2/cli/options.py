@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from .._progress import LINES, Show
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no report; only warnings and errors.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Make the noise repeatable. The run is then NOT private.")]
@@ -17,6 +19,11 @@ DataDir = Annotated[
     ),
 ]
 RunToml = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file: data, model, algorithm and budget.")]
+
+
+def shown(quiet: bool) -> Show:
+    """Return how progress is shown: a bar on a terminal, lines in a log, nothing where none is wanted."""
+    return False if quiet else LINES
 
 
 def parse_epsilons(text: str) -> list[float]:

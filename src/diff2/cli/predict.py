@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from .console import ending, show_line
-from .options import Quiet
+from .options import Quiet, shown
 
 PREDICT_HELP = (
     "Predict for the raw rows of a file, which has the columns that the model was fitted to; others are left alone.\n\n"
@@ -51,7 +51,7 @@ def predict(
         try:
             with (
                 temporary.open("w", encoding="utf-8", newline="") as made,
-                progress_bar(show=False if quiet else None, label="predicting", unit="rows") as report,
+                progress_bar(show=shown(quiet), label="predicting", unit="rows") as report,
             ):
                 writer = csv.writer(made)
                 writer.writerow(header if id_column is None else [id_column, *header])

@@ -1,7 +1,8 @@
-"""A plan and what to expect of it, from a run file or from options; no table is opened."""
+"""A plan and what to expect of it, from a run file or from options; tables are counted, where nobody says how large."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
@@ -9,12 +10,13 @@ from typing import Any
 
 from ..algorithms import DPGD, Algorithm, Diff2
 from ..algorithms.interval import AUTO
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, PrivacyLeakWarning
 from ..planning import Plan, plan
 from ..planning.prediction import TYPICAL_RHO, NoisePrediction, cycle_growth, predict_noise
 from ..privacy import Budget
 from ..questions import Protection
 from ..routines import GradientDescent
+from .data_table import AT_SITES
 from .reader import RunFile
 
 
@@ -104,11 +106,12 @@ def preview(
         given = {"epsilon": run.privacy.epsilon, "delta": run.privacy.delta, **given}
         opening_share = None if run.data is None else run.data.opening_share
     budget = Budget(given.pop("epsilon"), given.pop("delta"))
-    algorithm = _algorithm(run, given)
+    planned, algorithm = _algorithms(run, given)
     if dimension is None and run is not None:
         dimension = _dimension(run)
-    noise = plan(algorithm, budget, client_sizes, protection, dimension=dimension, opening_share=opening_share)
-    algorithm = noise.algorithm
+    noise = plan(planned, budget, client_sizes, protection, dimension=dimension, opening_share=opening_share)
+    if algorithm is planned:
+        algorithm = noise.algorithm
     predictions: tuple[NoisePrediction, ...] = ()
     if isinstance(algorithm, Diff2) and predictable(algorithm, noise):
         lengths = [step_length] if step_length is not None else _typical_lengths(algorithm)
@@ -131,20 +134,46 @@ def _descends(algorithm: Diff2) -> bool:
     return isinstance(algorithm.routine, GradientDescent) and algorithm.routine.schedule == "constant"
 
 
-def _algorithm(run: RunFile | None, options: Mapping[str, Any]) -> Algorithm:
+def sizes_of(run: RunFile) -> list[int]:
+    """Return how many records each client of a run file has to train on: a public number. Nothing else is kept."""
+    if run.data is None or getattr(run.data, "file", None) == AT_SITES:
+        raise InvalidArgument(f"{run.path} names no tables that could be counted here; give --sizes, such as 1651x10")
+    from ..data.loading import load_clients  # a plan needs no tables
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyLeakWarning)  # what the encoding takes from the data stays here
+        counted = [len(targets) for _, targets in load_clients(run.data, pending=True).clients]
+    public = run.privacy.public_sizes
+    if public is None:
+        return counted
+    return [public] * len(counted) if isinstance(public, int) else list(public)
+
+
+def _algorithms(run: RunFile | None, options: Mapping[str, Any]) -> tuple[Algorithm, Algorithm]:
+    """Return the algorithm to plan for, and the one to predict for: for DP-GD, DIFF2 that restarts in every round.
+
+    That is the same algorithm, bit for bit; so DIFF2 can be compared with it, and suggested.
+    """
     options = dict(options)
     rate = options.pop("learning_rate", None)
     if run is None:
         if options.get("restart_interval") == AUTO and rate is None:
             raise InvalidArgument("restart_interval='auto' depends on the learning rate; give learning_rate")
         defaults: dict[str, Any] = {"restart_interval": 1, "clip_gradient": 1.0, "clip_smoothness": 1.0}
-        return Diff2(**{**defaults, **options}, routine=GradientDescent(learning_rate=1.0 if rate is None else rate))
+        chosen = Diff2(**{**defaults, **options}, routine=GradientDescent(learning_rate=1.0 if rate is None else rate))
+        return chosen, chosen
     algorithm = run.algorithm
     if rate is not None:
         algorithm = replace(algorithm, routine=replace(algorithm.routine, learning_rate=rate))  # type: ignore[type-var]
-    if isinstance(algorithm, DPGD):
-        # The same algorithm, bit for bit; so DIFF2 can be compared with it, and suggested.
-        algorithm = Diff2(algorithm.rounds, 1, algorithm.clip_gradient, 1.0, algorithm.routine)
+    if not isinstance(algorithm, DPGD):
+        changed = _changed(algorithm, options)
+        return changed, changed
+    alike = _changed(Diff2(algorithm.rounds, 1, algorithm.clip_gradient, 1.0, algorithm.routine), options)
+    own = {field.name for field in fields(algorithm)}
+    return (_changed(algorithm, options) if set(options) <= own else alike), alike
+
+
+def _changed(algorithm: Algorithm, options: Mapping[str, Any]) -> Algorithm:
     known = {field.name for field in fields(algorithm)}  # type: ignore[arg-type]
     for name, value in options.items():
         if name not in known:

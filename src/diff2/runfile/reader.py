@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .._fields import from_table
+from .._fields import Problems, from_table
 from .._files import read_toml
 from .._validate import at_least, nearest, one_of, positive
 from ..algorithms import ALGORITHMS, Algorithm
@@ -195,8 +195,11 @@ def parse_tables(path: str | os.PathLike[str], tables: Sequence[str], parse: Cal
     """Return what ``parse`` makes of a TOML file of these tables; every message begins with the path."""
     content = read_toml(path, "run file")
     try:
-        _check_tables(content, tables)
-        return parse(content)
+        problems = Problems()
+        known = _check_tables(content, tables, problems)
+        found = problems.trying(lambda: parse(known))
+        problems.refuse()
+        return found  # type: ignore[return-value]  # nothing is wrong
     except InvalidArgument as error:
         raise type(error)(f"{path}: {error}") from None
 
@@ -211,37 +214,52 @@ def required_table(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def common_settings(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of ``[model]``, ``[privacy]`` and ``[run]``, by these names."""
-    return {
-        "model": from_table(ModelSettings, "model", content.get("model", {})),
-        "privacy": from_table(PrivacySettings, "privacy", required_table(content, "privacy")),
-        "run": from_table(RunSettings, "run", content.get("run", {})),
+    problems = Problems()
+    found = {
+        "model": problems.trying(lambda: from_table(ModelSettings, "model", content.get("model", {}))),
+        "privacy": problems.trying(lambda: from_table(PrivacySettings, "privacy", required_table(content, "privacy"))),
+        "run": problems.trying(lambda: from_table(RunSettings, "run", content.get("run", {}))),
     }
+    problems.refuse()
+    return found
 
 
-def _check_tables(content: Mapping[str, Any], tables: Sequence[str]) -> None:
+def _check_tables(content: Mapping[str, Any], tables: Sequence[str], problems: Problems) -> dict[str, Any]:
+    """Note what is no table of such a file; return the rest."""
+    known = {}
     for name, table in content.items():
         if name in OF_EXPERIMENTS and name not in tables:
-            raise InvalidArgument(f"[{name}] is for {OF_EXPERIMENTS[name]}, which reads this file; a run file has none")
-        if name not in tables:
+            text = f"[{name}] is for {OF_EXPERIMENTS[name]}, which reads this file; a run file has none"
+        elif name not in tables:
             kind = "table" if isinstance(table, dict) else "key outside of a table:"
-            raise InvalidArgument(f"unknown {kind} {name!r}{nearest(name, tables)} (known tables: {', '.join(tables)})")
-        if not isinstance(table, dict):
-            raise InvalidArgument(f"expected [{name}] to be a table, got {name} = {table!r}")
+            text = f"unknown {kind} {name!r}{nearest(name, tables)} (known tables: {', '.join(tables)})"
+        elif not isinstance(table, dict):
+            text = f"expected [{name}] to be a table, got {name} = {table!r}"
+        else:
+            known[name] = table
+            continue
+        problems.found.append(InvalidArgument(text))
+    return known
 
 
 def _run_file(path: Path, content: Mapping[str, Any], data_dir: str | os.PathLike[str] | None) -> RunFile:
-    data = None
-    if "data" in content:
+    """Return the run file; all that is wrong in any of its tables is said at once."""
+    problems, tables, federation = Problems(), content, content.get("federation")
+    routine = problems.trying(lambda: named("routine", required_table(tables, "routine"), ROUTINES))
+    algorithm: Any = problems.trying(
+        lambda: named(
+            "algorithm", required_table(tables, "algorithm"), ALGORITHMS, build=routine is not None, routine=routine
+        )
+    )
+    data = sites = None
+    if "data" in tables:
         from .data_table import data_folders, data_settings  # a plan may need neither tables nor numpy
 
-        data = data_settings(content["data"], data_folders(path, data_dir), at_sites="federation" in content)
-    routine = named("routine", required_table(content, "routine"), ROUTINES)
-    federation = content.get("federation")
-    return RunFile(
-        path=path,
-        text=path.read_text(encoding="utf-8"),
-        data=data,
-        federation=None if federation is None else from_table(FederationSettings, "federation", federation),
-        algorithm=named("algorithm", required_table(content, "algorithm"), ALGORITHMS, routine=routine),
-        **common_settings(content),
-    )
+        folders = data_folders(path, data_dir)
+        data = problems.trying(lambda: data_settings(tables["data"], folders, at_sites=federation is not None))
+    if federation is not None:
+        sites = problems.trying(lambda: from_table(FederationSettings, "federation", federation))
+    common = problems.trying(lambda: common_settings(tables))
+    problems.refuse()
+    text = path.read_text(encoding="utf-8")
+    return RunFile(path=path, text=text, data=data, federation=sites, algorithm=algorithm, **(common or {}))

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from .._files import read_json
+from .._progress import Show
 from ..data.loading import EncodedClients, load_clients
 from ..data.scaling import Encoding, described_columns
 from ..errors import CheckpointError, InvalidArgument
@@ -42,7 +43,7 @@ def train_run_file(
     resume: bool = False,
     seed: int | None = None,
     sign_with: str | os.PathLike[str] | None = None,
-    progress: bool | None = None,
+    progress: Show = None,
 ) -> FinishedRun:
     """Train what the run file describes and write model, ledger, result, history and checkpoint to ``directory``.
 
@@ -50,7 +51,7 @@ def train_run_file(
         resume: resume a run that was interrupted; without it a directory that holds anything is refused.
         seed: instead of the file's ``seed``; the run is then *not private*.
         sign_with: a key to sign the ledger with, instead of the file's.
-        progress: show a bar; by default where standard error is a terminal.
+        progress: show a bar; by default where standard error is a terminal; ``"lines"``: lines where it is none.
     """
     target = Path(directory)
     require_free(target, resume)

@@ -99,7 +99,13 @@ def placement(model: nn.Module, compute: Compute) -> tuple[torch.dtype, torch.de
     device = compute.device
     if device is None:
         device = torch.device("cpu") if first is None else first.device
-    return dtype, torch.device(device)
+    try:
+        return dtype, torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError):
+        raise InvalidArgument(
+            f"device={str(device)!r} is not available here, with PyTorch {torch.__version__}; leave device out, or "
+            "take 'cpu'"
+        ) from None
 
 
 def check_values(

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from .._progress import Show
 from .._vectors import Loss
 from ..algorithms import Algorithm
 from ..cohorts import Client, LocalCohort, PerClientCohort
@@ -59,7 +60,7 @@ def train(
     *,
     seed: int | None = None,
     callbacks: Sequence[Callback] = (),
-    progress: bool | None = None,
+    progress: Show = None,
     **options: Any,
 ) -> TrainResult:
     """Train a copy of ``model`` on the clients' records, within the budget.
@@ -72,7 +73,7 @@ def train(
         budget: what the whole run may cost.
         seed: None takes the noise from the operating system. A seed makes the run repeatable and *not private*.
         callbacks: called after each round with (state, info); returning True ends the run.
-        progress: show a bar; by default where standard error is a terminal.
+        progress: show a bar; by default where standard error is a terminal; ``"lines"``: lines where it is none.
         options: see :func:`prepare`.
 
     >>> import torch

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from .._numbers import epsilon_text
-from .._progress import progress_bar
+from .._progress import Show, progress_bar
 from .._vectors import Vector, distance, norm
 from ..errors import Diff2Error
 from ..gradients import Engine, FlatModule
@@ -132,7 +132,7 @@ class Training:
         )
         return TrainState(r, params, estimator, routine, output), info
 
-    def run(self, *, callbacks: Sequence[Callback] = (), progress: bool | None = None) -> TrainResult:
+    def run(self, *, callbacks: Sequence[Callback] = (), progress: Show = None) -> TrainResult:
         """Do all rounds that are left, and close the books. A callback that returns True ends the run early."""
         state, resumed = self.init(), self.directory.resumed
         ledger, rounds = self.mechanism.ledger, self.plan.algorithm.rounds

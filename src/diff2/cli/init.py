@@ -1,0 +1,40 @@
+"""``diff2 init`` and ``diff2 run-schema``: a run file to begin with, and what an editor must know to help."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import emit_json, ending
+
+INIT_HELP = (
+    "Print a commented run file for tables of like columns, one a client.\n\n"
+    "Only the names of the columns are read. Bounds are left open: write what everybody knows."
+)
+
+
+def init(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV, CSV.gz or Parquet; one a client.")],
+    target: Annotated[str, typer.Option(metavar="COLUMN", help="The column to predict.")],
+    task: Annotated[str, typer.Option(help="regression or classification.")] = "regression",
+    epsilon: Annotated[float, typer.Option(help="The budget.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="The budget; well below 1 / records.")] = 1e-5,
+) -> None:
+    """Print a commented run file for a table."""
+    with ending():
+        from ..privacy import Budget
+        from ..runfile.drafting import draft_run_file
+
+        Budget(epsilon, delta)
+        sys.stdout.write(draft_run_file(files, target, task, epsilon=epsilon, delta=delta))
+
+
+def run_schema() -> None:
+    """Print the JSON Schema of run files, with which editors complete and check them."""
+    with ending():
+        from ..runfile.json_schema import run_file_schema
+
+        emit_json(run_file_schema())

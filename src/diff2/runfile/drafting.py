@@ -1,0 +1,103 @@
+"""A first run file for a table: written from the names of its columns, and from no value in it.
+
+What only its owner knows (bounds, classes) is left open with a word. A file with such a word is refused, and the error
+lists all of them.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from .._validate import nearest, one_of
+from ..data.settings import TASKS
+from ..errors import InvalidArgument
+from ..tables.files import PARQUET
+
+OPEN = ("LOW", "HIGH")  # stand for bounds that are to be written
+
+
+def header_of(path: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the columns of a CSV, CSV.gz or Parquet file; nothing else is read."""
+    file = Path(path)
+    try:
+        if file.suffix in PARQUET:
+            import pyarrow.parquet
+
+            return [str(name) for name in pyarrow.parquet.read_schema(file).names]
+        with (
+            gzip.open(file, "rt", encoding="utf-8-sig", newline="")
+            if file.suffix == ".gz"
+            else open(file, encoding="utf-8-sig", newline="") as text
+        ):
+            return next(csv.reader(text), [])
+    except FileNotFoundError:
+        raise InvalidArgument(f"no table at {file}") from None
+    except ImportError:
+        raise InvalidArgument(f"{file} is Parquet, which needs: pip install 'diff2[parquet]'") from None
+    except (UnicodeDecodeError, OSError, csv.Error) as error:
+        raise InvalidArgument(f"{file} cannot be read as a table ({type(error).__name__})") from None
+
+
+def draft_run_file(
+    files: Sequence[str | os.PathLike[str]], target: str, task: str, *, epsilon: float, delta: float
+) -> str:
+    """Return a commented run file; each file is a client."""
+    one_of("task", task, TASKS)
+    names = header_of(files[0])
+    for other in files[1:]:
+        if header_of(other) != names:
+            raise InvalidArgument(f"{other} has other columns than {files[0]}; the tables of all clients have the same")
+    if target not in names:
+        raise InvalidArgument(f"expected target to be a column, got {target!r}{nearest(target, names)}")
+    inputs = [name for name in names if name != target]
+    bounded = [*inputs, *([target] if task == "regression" else [])]
+    low, high = map(json.dumps, OPEN)
+    bounds = [f"{_text(name)} = [{low}, {high}]" for name in bounded]
+    classes = [] if task == "regression" else ["classes = []  # all classes that everybody knows to be possible"]
+    where = [f"files = [{', '.join(_text(str(file)) for file in files)}]  # one table a client"]
+    if len(files) == 1:
+        where = [f'file = {_text(str(files[0]))}  # one client; client_column = "..." tells several apart']
+    lines = [
+        "# What is trained on what, how, and within which budget. Every key: diff2 run-schema, docs/run-file.md.",
+        "# Write what is open, look at what to expect (diff2 plan), then train (diff2 train).",
+        "",
+        "[data]",
+        *where,
+        f"target = {_text(target)}",
+        f'task = "{task}"  # or "{next(other for other in TASKS if other != task)}"',
+        f"columns = [{', '.join(map(_text, inputs))}]",
+        '# group_column = "..."  # protects all records of a person together',
+        *classes,
+        "",
+        "[data.bounds]  # LOW and HIGH: what everybody knows, without a look at the records; values outside move there",
+        *bounds,
+        "",
+        "[model]",
+        "hidden = [10]  # widths of the hidden layers; [] is a linear model",
+        "",
+        "[algorithm]",
+        'name = "diff2"',
+        "rounds = 400",
+        "restart_interval = 20  # a fresh gradient every so many rounds, differences in between",
+        "clip_gradient = 1.0  # no record moves a gradient further",
+        "clip_smoothness = 3.0  # nor a difference further than this times the length of the step",
+        "",
+        "[routine]",
+        'name = "gradient_descent"',
+        "learning_rate = 0.25",
+        "",
+        "[privacy]",
+        f"epsilon = {epsilon!r}  # what all of the run may cost",
+        f"delta = {delta!r}  # well below 1 / number of records",
+        "strict = true  # refuse whatever would leak",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
