@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import WeakModelWarning
+from .._validate import one_of
+from ..errors import InvalidArgument, WeakModelWarning
 from ..planning.filter import FILTER
 from ..tables.encode import encode
 from ..tables.kinds import Classes, Counts, Regression
@@ -30,6 +31,7 @@ from .trees import with_trees
 
 TREES_SHARE = 0.3  # of the budget, for trees on the residual of a regression
 SCORE_SHARE = 0.02  # of the budget, for the score
+AUTO, FEATURES, NETWORK = "auto", "features", "network"
 TASKS = {Classes: "classification", Counts: "counts", Regression: "regression"}
 
 
@@ -45,6 +47,8 @@ def fit(
     directory: str | os.PathLike[str] | None = None,
     strict: bool = False,
     score: bool = True,
+    method: str = "auto",
+    model: Any = None,
     progress: Progress | None = None,
 ) -> FittedModel:
     """Fit a model to a table, within an (epsilon, delta) budget. There is nothing to tune.
@@ -59,6 +63,10 @@ def fit(
         directory: for the ledger.
         strict: refuse leaks instead of warning.
         score: spend 2 % of the budget on a private score of the model on these records, see ``FittedModel.health``.
+        method: ``"features"``: random features, for regressions with trees; ``"network"``; ``"auto"`` chooses by public
+            numbers and says why, see ``FittedModel.health``.
+        model: a ``torch.nn.Module`` in the place of the small network of ``method="network"``. It takes the prepared
+            inputs of a record and gives one number, or one score per class.
         progress: is called at each release with the share of the budget that is spent, and what is asked for.
 
     >>> import numpy as np
@@ -73,12 +81,17 @@ def fit(
     terms = Terms(epsilon, delta, unit, weighting, seed, directory)
     terms.check(known)
     target = known.target
-    algorithm = {"name": FILTER, "task": TASKS[type(target)]}
+    chosen, why = method_of(method, model)
+    classes = len(target.values) if isinstance(target, Classes) else None
+    if model is not None:
+        from .network_records import own_module
+
+        model = own_module(model, known.width, classes or 1)
+    algorithm = {"name": FILTER, "task": TASKS[type(target)]} | ({"method": chosen} if chosen == NETWORK else {})
     cohort, session, ledger, rng = opened(
         encode(data, known), known, terms, algorithm, leaks=known.leaks(), strict=strict, progress=progress
     )
     weight, ask = cohort.heaviest, Watch(session.ask)
-    classes = len(target.values) if isinstance(target, Classes) else None
     expected = warning_of(epsilon, ledger.delta, weight, len(known.columns), classes)
     if expected is not None:
         warnings.warn(expected, WeakModelWarning, stacklevel=2)
@@ -90,21 +103,36 @@ def fit(
     scored = SCORE_SHARE if score else 0.0
     mu = session.mu * math.sqrt(1 - share - scored)
     limits = (-math.inf, math.inf)
-    model: Any
+    fitted: Any
     constant: Any
-    if isinstance(target, Classes):
-        model = fit_classification(ask, mu, weight, preparation, bounds, len(target.values), rng)
-        constant = model.offset
+    if chosen == NETWORK:
+        from .network import network_of
+
+        limits = found or limits if isinstance(target, Regression) else limits
+        fitted, constant, limits = network_of(ask, mu, weight, preparation, bounds, target, limits, rng, model)
+    elif isinstance(target, Classes):
+        fitted = fit_classification(ask, mu, weight, preparation, bounds, len(target.values), rng)
+        constant = fitted.offset
     elif isinstance(target, Counts):
-        model, constant, most = fit_counts(ask, mu, weight, preparation, bounds, float(target.high), rng)
+        fitted, constant, most = fit_counts(ask, mu, weight, preparation, bounds, float(target.high), rng)
         limits = (0.0, most)
     else:
         limits = found or (float(target.low), float(target.high))  # type: ignore[arg-type]
-        model = fit_regression(ask, mu * math.sqrt(1 - TREES_SHARE), weight, preparation, bounds, limits, rng)
-        constant = model.offset
-        model = with_trees(ask, session.choose, mu * math.sqrt(TREES_SHARE), model, limits, rng)
+        fitted = fit_regression(ask, mu * math.sqrt(1 - TREES_SHARE), weight, preparation, bounds, limits, rng)
+        constant = fitted.offset
+        fitted = with_trees(ask, session.choose, mu * math.sqrt(TREES_SHARE), fitted, limits, rng)
     worth = None
     if score:
-        worth = score_of(ask, session.mu * math.sqrt(scored), weight, Errors(model, target, limits, constant))
-    ledger.close(model_sha256(known, model, limits))
-    return FittedModel(known, model, limits, ledger, Health(ask.stages(), worth, expected))
+        worth = score_of(ask, session.mu * math.sqrt(scored), weight, Errors(fitted, target, limits, constant))
+    ledger.close(model_sha256(known, fitted, limits))
+    return FittedModel(known, fitted, limits, ledger, Health(ask.stages(), worth, expected, why))
+
+
+def method_of(method: str, model: Any) -> tuple[str, str]:
+    """Return the method, and why: what public numbers decide, never records."""
+    one_of("method", method, (AUTO, FEATURES, NETWORK))
+    if model is not None and method != NETWORK:
+        raise InvalidArgument(f"a model is for method='network', got method={method!r}; ask for it, or leave model out")
+    if method != AUTO:
+        return method, f"{method}, as asked for"
+    return FEATURES, "features: a network was worse on all tables that it was measured on, at every epsilon"

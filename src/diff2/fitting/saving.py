@@ -28,6 +28,7 @@ from ..tables.schema import Schema
 from .columns import Column
 from .health import Health
 from .linear import LinearModel
+from .perceptron import ModuleModel, Perceptron
 from .preparation import Preparation, Projections, Whitening
 from .shapes import shape_faults
 from .statistics import Design
@@ -35,8 +36,11 @@ from .trees import Binning, Half, Tree, TreeModel
 
 PARTS: dict[str, type] = {
     part.__name__: part
-    for part in (LinearModel, TreeModel, Design, Preparation, Column, Whitening, Projections, Binning, Tree, Half)
-}
+    for part in (
+        LinearModel, TreeModel, Perceptron, ModuleModel, Design, Preparation, Column, Whitening, Projections, Binning,
+        Tree, Half,
+    )
+}  # fmt: skip
 ARRAYS, SCHEMA, PREPARATION, LEDGER, HEALTH, README = (
     "model.safetensors", "schema.json", "preparation.json", "ledger.jsonl", "health.json", "README.md",
 )  # fmt: skip
@@ -117,7 +121,7 @@ def load(folder: str | os.PathLike[str]) -> Saved:
             raise InvalidArgument(f"{source / name} is not the file that was saved with {ARRAYS}; copy the folder anew")
     try:
         schema, tree = Schema.from_json(json.loads(documents[SCHEMA])), json.loads(documents[PREPARATION])
-        model = _from_plain(tree["model"], LinearModel | TreeModel, arrays, "model")
+        model = _from_plain(tree["model"], LinearModel | TreeModel | Perceptron | ModuleModel, arrays, "model")
         low, high = _from_plain(tree["bounds"], tuple[float, float], arrays, "bounds")
         faults = shape_faults(model, schema)
         health = Health.from_json(json.loads(documents[HEALTH])) if HEALTH in documents else None
@@ -214,7 +218,10 @@ def _option(found: Any, options: tuple[Any, ...], place: str) -> Any:
 def _hints(part: type) -> dict[str, Any]:
     """Return the declared type of each field."""
     hints = get_type_hints(part)
-    names = [one.name for one in fields(part)] if is_dataclass(part) else part._fields  # type: ignore[attr-defined]
+    if is_dataclass(part):
+        names = [one.name for one in fields(part) if one.metadata.get("saved", True)]
+    else:
+        names = part._fields  # type: ignore[attr-defined]
     return {name: hints[name] for name in names}
 
 
