@@ -35,6 +35,7 @@ def fit(
     score: Annotated[
         bool, typer.Option("--score/--no-score", help="Spend 2 % of the budget on a private score of the model.")
     ] = True,
+    method: Annotated[str, typer.Option(help="features, network, or auto: public numbers decide.")] = "auto",
     strict: Annotated[bool, typer.Option("--strict", help="Refuse what leaks instead of warning.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -65,6 +66,7 @@ def fit(
                 directory=out,
                 strict=strict,
                 score=score,
+                method=method,
                 progress=lambda spent, purpose: report(min(100, round(100 * spent)), note=purpose),
             )
         guarantee = model.guarantee

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import WeakModelWarning
+from .._validate import one_of
+from ..errors import InvalidArgument, WeakModelWarning
 from ..planning.filter import FILTER
 from ..tables.encode import encode
 from ..tables.kinds import Classes, Counts, Regression
@@ -30,6 +31,7 @@ from .trees import with_trees
 
 TREES_SHARE = 0.3  # of the budget, for trees on the residual of a regression
 SCORE_SHARE = 0.02  # of the budget, for the score
+AUTO, FEATURES, NETWORK = "auto", "features", "network"
 TASKS = {Classes: "classification", Counts: "counts", Regression: "regression"}
 
 
@@ -45,6 +47,8 @@ def fit(
     directory: str | os.PathLike[str] | None = None,
     strict: bool = False,
     score: bool = True,
+    method: str = "auto",
+    model: Any = None,
     progress: Progress | None = None,
 ) -> FittedModel:
     """Fit a model to a table, within an (epsilon, delta) budget. There is nothing to tune.
@@ -60,6 +64,10 @@ def fit(
             arguments on the same records after it was killed, a fit is resumed, and pays for nothing twice.
         strict: refuse leaks instead of warning.
         score: spend 2 % of the budget on a private score of the model on these records, see ``FittedModel.health``.
+        method: ``"features"``: random features, for regressions with trees; ``"network"``; ``"auto"`` chooses by public
+            numbers and says why, see ``FittedModel.health``.
+        model: a ``torch.nn.Module`` in the place of the small network of ``method="network"``. It takes the prepared
+            inputs of a record and gives one number, or one score per class.
         progress: is called at each release with the share of the budget that is spent, and what is asked for.
 
     >>> import numpy as np
@@ -73,27 +81,44 @@ def fit(
     known = schema if isinstance(schema, Schema) else Schema.read(schema)
     terms = Terms(epsilon, delta, unit, weighting, seed, directory)
     terms.check(known)
+    chosen, why = method_of(method, model)
+    if model is not None:
+        from .network_records import own_module
+
+        model = own_module(model, known.width, len(known.target.values) if isinstance(known.target, Classes) else 1)
     opening = opened(
-        encode(data, known), known, terms, algorithm_of(known), leaks=known.leaks(), strict=strict, progress=progress,
-        settings={"score": score},
+        encode(data, known), known, terms, algorithm_of(known, chosen), leaks=known.leaks(), strict=strict,
+        progress=progress, settings={"score": score, "model": repr(model)},
     )  # fmt: skip
-    model = fitted(known, opening, epsilon, score=score)
+    found = fitted(known, opening, epsilon, score=score, method=chosen, why=why, module=model)
     if directory is not None:
-        model.save(directory)
+        found.save(directory)
     opening.complete()
-    return model
+    return found
 
 
-def algorithm_of(schema: Schema) -> dict[str, str]:
+def algorithm_of(schema: Schema, method: str = FEATURES) -> dict[str, str]:
     """Return what the header of a ledger says of a fit."""
-    return {"name": FILTER, "task": TASKS[type(schema.target)]}
+    return {"name": FILTER, "task": TASKS[type(schema.target)]} | ({"method": method} if method == NETWORK else {})
 
 
-def fitted(known: Schema, opening: Opened, epsilon: float, *, score: bool = True, trees: bool = True) -> FittedModel:
+def fitted(
+    known: Schema,
+    opening: Opened,
+    epsilon: float,
+    *,
+    score: bool = True,
+    trees: bool = True,
+    method: str = FEATURES,
+    why: str = "",
+    module: Any = None,
+) -> FittedModel:
     """Fit a model by asking whoever answers.
 
     Args:
         trees: False where nobody sees exact scores, so that no tree can be chosen; their share goes to the rest.
+        method, why: features or network, and why that.
+        module: in the place of the small network.
     """
     target = known.target
     census, session, ledger, rng = opening[:4]
@@ -112,7 +137,12 @@ def fitted(known: Schema, opening: Opened, epsilon: float, *, score: bool = True
     limits = (-math.inf, math.inf)
     model: Any
     constant: Any
-    if isinstance(target, Classes):
+    if method == NETWORK:
+        from .network import network_of
+
+        limits = found or limits if isinstance(target, Regression) else limits
+        model, constant, limits = network_of(ask, mu, weight, preparation, bounds, target, limits, rng, module)
+    elif isinstance(target, Classes):
         model = fit_classification(ask, mu, weight, preparation, bounds, len(target.values), rng)
         constant = model.offset
     elif isinstance(target, Counts):
@@ -120,13 +150,23 @@ def fitted(known: Schema, opening: Opened, epsilon: float, *, score: bool = True
         limits = (0.0, most)
     else:
         limits = found or (float(target.low), float(target.high))  # type: ignore[arg-type]
-        chosen = TREES_SHARE if trees else 0.0
-        model = fit_regression(ask, mu * math.sqrt(1 - chosen), weight, preparation, bounds, limits, rng)
+        for_trees = TREES_SHARE if trees else 0.0
+        model = fit_regression(ask, mu * math.sqrt(1 - for_trees), weight, preparation, bounds, limits, rng)
         constant = model.offset
         if trees:
-            model = with_trees(ask, session.choose, mu * math.sqrt(chosen), model, limits, rng)
+            model = with_trees(ask, session.choose, mu * math.sqrt(for_trees), model, limits, rng)
     worth = None
     if score:
         worth = score_of(ask, session.mu * math.sqrt(scored), weight, Errors(model, target, limits, constant))
     ledger.close(model_sha256(known, model, limits))
-    return FittedModel(known, model, limits, ledger, Health(ask.stages(), worth, expected))
+    return FittedModel(known, model, limits, ledger, Health(ask.stages(), worth, expected, why))
+
+
+def method_of(method: str, model: Any) -> tuple[str, str]:
+    """Return the method, and why: what public numbers decide, never records."""
+    one_of("method", method, (AUTO, FEATURES, NETWORK))
+    if model is not None and method != NETWORK:
+        raise InvalidArgument(f"a model is for method='network', got method={method!r}; ask for it, or leave model out")
+    if method != AUTO:
+        return method, f"{method}, as asked for"
+    return FEATURES, "features: a network was worse on all tables that it was measured on, at every epsilon"

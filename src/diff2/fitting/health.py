@@ -44,6 +44,7 @@ class Health:
     stages: tuple[Stage, ...]
     score: Score | None = None
     expected: str | None = None  # what public numbers said beforehand
+    method: str | None = None  # and which method was taken, and why
 
     @property
     def worthless(self) -> bool:
@@ -57,7 +58,7 @@ class Health:
                 lines.append(f"{stage.purpose}: noise is {stage.noise_share:.0%} of what was released")
             if stage.clipped is not None:
                 lines.append(f"{stage.purpose}: about {stage.clipped:.0%} of the records are at the radius")
-        return "\n".join(lines + ([] if self.expected is None else [self.expected]))
+        return "\n".join([*lines, *(line for line in (self.expected, self.method) if line is not None)])
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -70,6 +71,7 @@ class Health:
             tuple(Stage(**stage) for stage in document["stages"]),
             None if score is None else Score(**score),
             document["expected"],
+            document.get("method"),
         )
 
 

@@ -17,6 +17,7 @@ from ..tables.schema import Schema
 from .counts import expected_counts
 from .health import Health
 from .linear import LinearModel
+from .perceptron import ModuleModel, NetworkModel
 from .report import spending
 from .saving import Saved, load, save
 from .trees import TreeModel
@@ -27,7 +28,7 @@ class FittedModel:
     """A model with its preparation and its ledger; predicts from tables as people have them."""
 
     schema: Schema
-    model: LinearModel | TreeModel
+    model: LinearModel | TreeModel | NetworkModel
     bounds: tuple[float, float]  # of the target of a regression
     ledger: Ledger
     health: Health | None = None  # what releases say of its worth
@@ -90,9 +91,20 @@ class FittedModel:
         to_onnx(path, self)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> FittedModel:
-        """Read what :meth:`save` wrote; nothing in the folder is run."""
-        return cls(*load(folder))
+    def load(cls, folder: str | os.PathLike[str], module: Any = None) -> FittedModel:
+        """Read what :meth:`save` wrote; nothing in the folder is run.
+
+        Args:
+            module: the ``torch.nn.Module`` that was given to ``fit``, if one was: only its state is saved.
+        """
+        saved = load(folder)
+        if isinstance(saved.model, ModuleModel) != (module is not None):
+            if module is None:
+                remedy = "is that of a torch module, whose code is not saved; load it in Python, with module=..."
+            else:
+                remedy = "needs no module; leave module out"
+            raise InvalidArgument(f"the model in {folder} {remedy}")
+        return cls(*saved if module is None else saved._replace(model=saved.model.having(module)))
 
     def _outputs(self, data: Any) -> np.ndarray:
         rows = encode(data, self.schema, with_target=False).rows

@@ -23,6 +23,7 @@ from .columns import MAX_SCORE, MAX_STANDARD, Column
 from .counts import REACH
 from .linear import LinearModel
 from .onnx_graph import IR_VERSION, LOWEST, ML_OPSET, OPSET, Graph
+from .perceptron import ModuleModel, Perceptron
 from .preparation import MAX_WHITENED, Preparation
 from .statistics import CONSTANT, FREE
 from .trees import BINS, QUESTIONS, RATE, TreeModel
@@ -40,6 +41,8 @@ class Prepared(NamedTuple):
 
 def to_onnx(path: str | os.PathLike[str], fitted: Any) -> None:
     """Write a :class:`~diff2.FittedModel` as an ONNX file."""
+    if isinstance(fitted.model, ModuleModel):
+        raise InvalidArgument("a module of your own has no ONNX graph here; export fitted.model.module by torch.onnx")
     try:
         import onnx
         import onnxruntime
@@ -48,8 +51,12 @@ def to_onnx(path: str | os.PathLike[str], fitted: Any) -> None:
     schema: Schema = fitted.schema
     graph, inputs = Graph(), _inputs(schema)
     numbers, codes = _columns(graph, schema)
-    linear: LinearModel = fitted.model.linear if isinstance(fitted.model, TreeModel) else fitted.model
-    outputs, prepared = _linear(graph, linear, numbers, codes)
+    linear: LinearModel | Perceptron = fitted.model.linear if isinstance(fitted.model, TreeModel) else fitted.model
+    if isinstance(linear, Perceptron):
+        inputs_of, prepared = _prepared(graph, linear.preparation, numbers, codes)
+        outputs = _network(graph, linear, inputs_of)
+    else:
+        outputs, prepared = _linear(graph, linear, numbers, codes)
     if isinstance(fitted.model, TreeModel) and fitted.model.trees:
         outputs = graph("Add", outputs, _trees(graph, fitted.model, prepared, outputs))
     helper, target = onnx.helper, schema.target
@@ -137,9 +144,10 @@ def _spellings(column: Category) -> dict[str, int]:
     return found | {text_of(value) or "": code for code, value in enumerate(column.values)}
 
 
-def _linear(graph: Graph, model: LinearModel, numbers: list[tuple[str, str]], codes: list[str]) -> tuple[str, Prepared]:
-    """Return the outputs of the linear part, (rows, outputs)."""
-    design, preparation = model.design, model.design.preparation
+def _prepared(
+    graph: Graph, preparation: Preparation, numbers: list[tuple[str, str]], codes: list[str]
+) -> tuple[str, Prepared]:
+    """Return the whitened and encoded inputs, (rows, inputs)."""
     found = [_column(graph, column, *pair) for column, pair in zip(preparation.columns, numbers, strict=True)]
     prepared = Prepared([one[1] for one in found], [one[2] for one in found], codes)
     parts = []
@@ -151,7 +159,22 @@ def _linear(graph: Graph, model: LinearModel, numbers: list[tuple[str, str]], co
             standard = graph.clip(standard, -MAX_WHITENED, MAX_WHITENED)
         parts.append(standard)
     parts += _encoded(graph, preparation, numbers, codes)
-    inputs = graph.beside(parts)
+    return graph.beside(parts), prepared
+
+
+def _network(graph: Graph, model: Perceptron, inputs: str) -> str:
+    """Return the outputs of a perceptron, (rows, outputs)."""
+    values = inputs
+    for layer, (weight, bias) in enumerate(zip(model.weights, model.biases, strict=True)):
+        values = graph("Add", graph("MatMul", graph("Tanh", values) if layer else values, weight.T), bias)
+    offset = np.asarray(model.offset, np.float64).reshape(1, -1)
+    return graph("Add", graph("Mul", values, float(model.scale)), offset)
+
+
+def _linear(graph: Graph, model: LinearModel, numbers: list[tuple[str, str]], codes: list[str]) -> tuple[str, Prepared]:
+    """Return the outputs of the linear part, (rows, outputs)."""
+    design, preparation = model.design, model.design.preparation
+    inputs, prepared = _prepared(graph, preparation, numbers, codes)
     free = graph("Mul", inputs, float(design.linear))
     if preparation.projections is not None:
         omega, of_scores, phases, level = preparation.projections

@@ -113,5 +113,8 @@ class Parts:
 def _hints(part: type) -> dict[str, Any]:
     """Return the declared type of each field, but for what the class states of itself."""
     hints = get_type_hints(part)
-    names = [one.name for one in fields(part)] if is_dataclass(part) else part._fields  # type: ignore[attr-defined]
+    if is_dataclass(part):
+        names = [one.name for one in fields(part) if one.metadata.get("saved", True)]
+    else:
+        names = part._fields  # type: ignore[attr-defined]
     return {name: hints[name] for name in names if name not in STATED}

@@ -10,13 +10,16 @@ import numpy as np
 from ..tables.kinds import Classes
 from ..tables.schema import Schema
 from .linear import LinearModel
+from .perceptron import ModuleModel, NetworkModel, Perceptron
 from .preparation import Preparation
 from .statistics import Design, Residuals
 from .trees import BINS, LEAVES, QUESTIONS, Half, Tree, TreeModel
 
 
-def shape_faults(model: LinearModel | TreeModel, schema: Schema) -> list[str]:
+def shape_faults(model: LinearModel | TreeModel | NetworkModel, schema: Schema) -> list[str]:
     """Return a sentence for each array that has another shape, or numbers of another range, than it must have."""
+    if isinstance(model, Perceptron | ModuleModel):
+        return [*_of_preparation(model.preparation, schema), *_of_network(model, schema)]
     linear = model.linear if isinstance(model, TreeModel) else model
     design = linear.design
     found = [*_of_preparation(design.preparation, schema), *_of_design(design), *_of_linear(linear, schema)]
@@ -76,6 +79,23 @@ def _of_linear(model: LinearModel | Residuals, schema: Schema) -> Iterator[str]:
     outputs = (len(schema.target.values),) if isinstance(schema.target, Classes) else ()
     yield from _shape("theta", model.theta, (made, *outputs))
     yield from _shape("the offset", model.offset, outputs, scalar=True)
+
+
+def _of_network(model: NetworkModel, schema: Schema) -> Iterator[str]:
+    outputs = (len(schema.target.values),) if isinstance(schema.target, Classes) else ()
+    yield from _shape("the offset", model.offset, outputs, scalar=not outputs)
+    if isinstance(model, ModuleModel):
+        return  # the module says what shapes it has
+    if not model.weights or len(model.weights) != len(model.biases):
+        yield "the layers of the network do not have a weight and a bias each"
+        return
+    width = model.preparation.width
+    for layer, (weight, bias) in enumerate(zip(model.weights, model.biases, strict=True)):
+        last = layer == len(model.weights) - 1
+        size = (outputs or (1,))[0] if last else weight.shape[0]
+        yield from _shape(f"the weight of layer {layer}", weight, (size, width))
+        yield from _shape(f"the bias of layer {layer}", bias, (size,))
+        width = size
 
 
 def _free(design: Design) -> int:

@@ -137,6 +137,10 @@ class ColumnTerms:
                 out.add(slice(start, start + size), some)
             start += size
 
+    def squared_norms(self, fixed: Fixed, now: Pass) -> Tensor:
+        """Return the squared norm of each record's gradient."""
+        return self._terms(fixed, now, None).squared_norm
+
     def _terms(self, fixed: Fixed, now: Pass, before: Pass | None) -> _Terms:
         space, stack = self._workspace(fixed.x), now.stack
         if before is not None:  # it is read for the last time here: the difference takes its place

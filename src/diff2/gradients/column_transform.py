@@ -47,6 +47,9 @@ class PlainColumns:
         """Add the clipped sum of gradients, or of their differences to ``before``, which is overwritten."""
         self.terms.add(out, fixed.transformed, weights, radius, now, before)
 
+    def squared_norms(self, fixed: Prepared, now: Pass) -> Tensor:
+        return self.terms.squared_norms(fixed.transformed, now)
+
     def free(self, done: Pass) -> None:
         self.passes.take_back(done)
 

@@ -55,6 +55,9 @@ class ColumnsEngine(NetworkEngine):
         fixed, chunk = prepared
         self._columns.add(out, fixed, chunk.weights, radius, now, before)
 
+    def _squared_norms(self, prepared: tuple[Prepared, Records], now: Pass) -> Tensor:
+        return self._columns.squared_norms(prepared[0], now)
+
     def _free(self, done: Pass) -> None:
         self._columns.free(done)
 

@@ -148,6 +148,21 @@ class Engine:
             kept.params = params.clone()
         return out.value
 
+    def norms(self, params: Vector, records: Records, transform: Transform | None = None) -> Tensor:
+        """Return the norm of each record's gradient before it is clipped; infinite where there is none.
+
+        **Leaks**: for histograms that are released with noise.
+        """
+        self._use(transform, None)
+        self._loaded, found = None, []
+        with torch.inference_mode(self._without_graph):
+            for index, chunk in enumerate(records.chunks(self._rows_per_chunk(records))):
+                prepared = self._prepare(chunk, index, None)
+                now = self._run_at(params, prepared, index, None)
+                found.append(self._squared_norms(prepared, now).sqrt())
+                self._free(now)
+        return torch.cat(found).nan_to_num(nan=torch.inf)
+
     def evaluate(
         self, params: Vector, records: Records, *, cache: FeatureCache | None = None, gradient: bool = True
     ) -> Evaluation | None:
@@ -203,6 +218,10 @@ class Engine:
     def _add(self, out: Total, prepared: Any, radius: float, now: Any, before: Any | None) -> None:
         """Add the clipped sum of gradients, or of their differences to ``before``, which may be overwritten."""
         raise NotImplementedError
+
+    def _squared_norms(self, prepared: Any, now: Any) -> Tensor:
+        """Return the squared norms of a pass's gradients, one per record."""
+        raise InvalidArgument(f"the {self.name!r} engine does not tell norms; build another one, say 'columns'")
 
     def _free(self, done: Any) -> None:
         """Take the memory of a pass that will not be read again."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._vectors import Loss, Vector
+from .._vectors import Loss
 from .engine import Engine
 from .flat import FlatModule
 from .layers import Linear
@@ -22,7 +22,6 @@ from .records import FeatureCache, Records, clip_factors, zeroed
 from .rules import RULES, Feature, Rule, Term
 from .stochastic import Masks, seeded
 from .sums import Total, chunk_size
-from .transform import Transform
 
 CHUNK_NUMBERS = 1 << 22  # numbers in all features of a chunk: 16 MB in single precision
 
@@ -87,17 +86,6 @@ class GhostEngine(Engine):
     def _prepare(self, chunk: Records, index: int, cache: FeatureCache | None) -> _Chunk:
         return _Chunk(chunk, {} if cache is None else cache.statics.setdefault(index, {}))
 
-    def norms(self, params: Vector, records: Records, transform: Transform | None = None) -> Tensor:
-        """Return the norm of each record's gradient before it is clipped, rounded up; of one without, infinity."""
-        self._use(transform, None)
-        self._loaded = None
-        found = []
-        for index, chunk in enumerate(records.chunks(self._rows_per_chunk(records))):
-            features = self._run_at(params, self._prepare(chunk, index, None), index, None)
-            with torch.inference_mode():
-                found.append(self._terms(features, None)[1].sqrt().nan_to_num(nan=torch.inf))
-        return torch.cat(found)
-
     def _take_up(self) -> None:
         self._rules = [
             Linear(rule.module, {"weight": self._places[start].part}, self._own.dtype)
@@ -140,6 +128,10 @@ class GhostEngine(Engine):
         weights = prepared.records.weights * clip_factors(squared_norm, radius)
         for term in terms:
             term.add_sum(weights, out)
+
+    @torch.inference_mode()
+    def _squared_norms(self, prepared: _Chunk, now: Sequence[Feature]) -> Tensor:
+        return self._terms(now, None)[1]
 
     def _terms(self, now: Sequence[Feature], before: Sequence[Feature] | None) -> tuple[list[Term], Tensor]:
         rules = self._rules

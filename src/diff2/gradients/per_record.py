@@ -36,13 +36,16 @@ class _PerRecordEngine(Engine):
             rows[:, place.part] = place.of_rows(rows[:, place.part])
         return rows
 
+    def _squared_norms(self, prepared: Records, now: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(now, dim=1, dtype=torch.float64).square_().to(now.dtype)
+
     def _gradients(self, chunk: Records) -> Tensor:
         """Return the gradients, (records, parameters)."""
         raise NotImplementedError
 
     def _add(self, out: Total, prepared: Records, radius: float, now: Tensor, before: Tensor | None) -> None:
         vectors = now if before is None else now - before
-        squared_norm = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64).square_().to(vectors.dtype)
+        squared_norm = self._squared_norms(prepared, vectors)
         usable = torch.isfinite(squared_norm)
         if not usable.all():  # a record without a finite gradient counts as zero
             vectors, squared_norm = zeroed(vectors, usable.unsqueeze(1)), zeroed(squared_norm, usable)

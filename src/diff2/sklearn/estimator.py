@@ -35,6 +35,8 @@ class PrivateEstimator(BaseEstimator):
     weighting: str
     random_state: Any
     strict: bool
+    method: str
+    model: Any
 
     def fit(self, X: Any, y: Any, groups: Any = None, clients: Any = None) -> Any:
         """Fit the model, within the budget.
@@ -64,6 +66,8 @@ class PrivateEstimator(BaseEstimator):
             weighting=self.weighting,
             seed=self._seed(),
             strict=self.strict,
+            method=self.method,
+            model=self.model,
         )
         self.schema_, self.ledger_ = self.model_.schema, self.model_.ledger
         self.guarantee_, self.epsilon_ = self.model_.guarantee, self.model_.epsilon

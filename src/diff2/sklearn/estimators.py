@@ -30,6 +30,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         weighting: ``"records"``: all units count alike; ``"clients"``: all clients.
         random_state: makes the fit repeatable, and NOT private.
         strict: refuse what leaks instead of warning.
+        method: ``"features"``, ``"network"``, or ``"auto"``: public numbers decide.
+        model: a ``torch.nn.Module`` for ``method="network"``; None: a small one.
 
     >>> x = np.random.default_rng(2).random((2000, 1))
     >>> model = PrivateRegressor(epsilon=3.0, bounds=[(0, 1)], target_bounds=(0, 5)).fit(x, 5 * x[:, 0])
@@ -50,6 +52,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         weighting: str = "records",
         random_state: Any = None,
         strict: bool = False,
+        method: str = "auto",
+        model: Any = None,
     ):
         self.epsilon = epsilon
         self.delta = delta
@@ -61,6 +65,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         self.weighting = weighting
         self.random_state = random_state
         self.strict = strict
+        self.method = method
+        self.model = model
 
     def predict(self, X: Any) -> np.ndarray:
         """Return a number for each row."""
@@ -96,6 +102,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         weighting: ``"records"``: all units count alike; ``"clients"``: all clients.
         random_state: makes the fit repeatable, and NOT private.
         strict: refuse what leaks instead of warning.
+        method: ``"features"``, ``"network"``, or ``"auto"``: public numbers decide.
+        model: a ``torch.nn.Module`` for ``method="network"``; None: a small one.
     """
 
     def __init__(
@@ -111,6 +119,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         weighting: str = "records",
         random_state: Any = None,
         strict: bool = False,
+        method: str = "auto",
+        model: Any = None,
     ):
         self.epsilon = epsilon
         self.delta = delta
@@ -122,6 +132,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         self.weighting = weighting
         self.random_state = random_state
         self.strict = strict
+        self.method = method
+        self.model = model
 
     def predict(self, X: Any) -> np.ndarray:
         """Return a class for each row."""

@@ -99,6 +99,11 @@ class Schema:
         return tuple(column.width for column in self.columns.values() if isinstance(column, Category))
 
     @property
+    def width(self) -> int:
+        """The number of inputs of a network: numeric columns, indicators of categories and of missing values."""
+        return len(self.numeric) + sum(self.widths) + len(self.nullable)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """All columns that a table for training has."""
         extra = (self.target_name, self.clients, self.groups)
