@@ -70,7 +70,7 @@ def fitted_at_sites(agreement, folder, transport=None, sites=None, **options):
         sites = sites_of(places if places.exists() else write_tables(places), agreement)
     with few_trees(), warnings.catch_warnings():
         warnings.simplefilter("ignore", diff2.WeakDeltaWarning)
-        model = fit_at_sites(
+        model, _ = fit_at_sites(
             agreement, transport or in_process(sites), agreement.sites, directory=folder / "server", **options
         )
     return model, sites

@@ -201,11 +201,12 @@ register(federate_app)
 
 def _facts(document: dict[str, Any]) -> dict[str, str]:
     outcome = document["outcome"]
-    answered = ", ".join(f"{site} (round {round})" for site, round in document.get("sites", {}).items())
+    at = "round {}" if document.get("unit", "rounds") == "rounds" else "{} %"
+    answered = ", ".join(f"{site} ({at.format(round)})" for site, round in document.get("sites", {}).items())
     spent = document.get("epsilon")
     return {
         "state": str(outcome.get("state")) + (f": {outcome['message']}" if "message" in outcome else ""),
-        "rounds": f"{document.get('round', 0)} of {document.get('rounds', '?')}",
+        document.get("unit", "rounds"): f"{document.get('round', 0)} of {document.get('rounds', '?')}",
         "sites answered": answered or "-",
         "released so far": "-" if spent is None else f"epsilon {epsilon_text(float(spent))}, not a guarantee",
         "time left": f"{document.get('seconds_left', 0):.0f} s",

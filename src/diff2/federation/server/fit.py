@@ -53,8 +53,10 @@ def fit_at_sites(
     directory: Path,
     watch: Callable[[Exchange], None] = lambda exchange: None,
     progress: Progress | None = None,
-) -> FittedModel:
+) -> tuple[FittedModel, Census]:
     """Agree with all sites and fit; leave the model, its ledger and what resumes the fit in the directory.
+
+    Returns the model, and how many units and records the sites have.
 
     Args:
         sites: the clients, in this order. All must be connected all the time.
@@ -90,7 +92,7 @@ def fit_at_sites(
         resume=True,
     )
     if run.complete:
-        return FittedModel.load(directory)
+        return FittedModel.load(directory), census
     fields = {**agreed, "run": name, "sites": list(sites), "sizes": list(census.sizes), "engine": ENGINE}
     opened = asked(transport, Message(OPEN, {**fields, "records": list(census.records)}), sites, timeout)
     ledger = run.open_ledger(sites_tag(sites, opened))
@@ -108,7 +110,7 @@ def fit_at_sites(
             (directory / file).unlink(missing_ok=True)
         model.save(directory)
     run.save(None, [], complete=True)
-    return model
+    return model, census
 
 
 class SiteTables:

@@ -115,7 +115,7 @@ def _train(
 
 def _fit(spec: JobSpec, agreement: FitAgreement, transport: Transport) -> tuple[FittedModel, list[str]]:
     progress, began, sites = Progress(spec, 100), time.monotonic(), _sites_of(spec, transport)
-    model = fit_at_sites(
+    model, census = fit_at_sites(
         agreement,
         transport,
         sites,
@@ -124,9 +124,10 @@ def _fit(spec: JobSpec, agreement: FitAgreement, transport: Transport) -> tuple[
         watch=progress.count,
         progress=progress.of_budget,
     )
+    progress.of_budget(1.0, "")
     name, guarantee = (recorded_run(spec.directory) or ("",))[0], model.guarantee
     document = {
-        "clients": [{"name": site, "records": size} for site, size in zip(sites, guarantee.client_sizes, strict=True)],
+        "clients": [{"name": site, "records": count} for site, count in zip(sites, census.records, strict=True)],
         "run": name,
         "rounds": len(model.ledger.releases),
         "seconds": time.monotonic() - began,
@@ -160,7 +161,7 @@ class Progress:
         """Take in what a fit has spent; what its releases cost together is not computed while it runs."""
         now, self._percent = time.monotonic(), min(100, round(100 * spent))
         self._began = self._began or (now, self._percent)
-        if now - self._last > PAUSE:
+        if now - self._last > PAUSE or self._percent == self._rounds:
             self._write(self._percent, None, now)
             self._last = now
 
@@ -183,6 +184,7 @@ class Progress:
         fields = {
             "round": round,
             "rounds": self._rounds,
+            "unit": "rounds" if self._percent is None else "% of the budget",
             "sites": self._sites,
             "epsilon": None if ledger is None else ledger.released_epsilon(),  # so far; no guarantee
             "seconds_per_round": pace,
