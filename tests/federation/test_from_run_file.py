@@ -230,6 +230,8 @@ class TestCommands:
         done = command("federate", "local", run, "--out", tmp_path / "out", "--seed", 3)
         assert done.exit_code == 0, done.output
         assert "NOT PRIVATE" in done.stdout
+        written = [*(tmp_path / "out" / "sites").iterdir(), *(tmp_path / "out" / "sites").rglob("records.npz")]
+        assert [path.stat().st_mode & 0o777 for path in written] == [0o700] * 2 + [0o600] * 2  # were 0755, 0644
         assert command("train", run, "--out", tmp_path / "train", "--seed", 3).exit_code == 0
         assert (tmp_path / "out" / "model.pt").read_bytes() == (tmp_path / "train" / "model.pt").read_bytes()
         (mine, *_), (theirs, *_) = lines = [untimed(tmp_path / out / "ledger.jsonl") for out in ("out", "train")]

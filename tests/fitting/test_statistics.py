@@ -148,6 +148,21 @@ class TestSensitivity:
         assert found[1] - found[0] == scores.sensitivity
 
 
+    @pytest.mark.parametrize("records", [1, 2, 700, 1021, 3000])
+    def test_no_unit_of_many_records_moves_a_score_further_than_stated(self, records):
+        """Red where every record is rounded to the nearest whole number: 2,042 for a stated 1,022 with 1,021 records."""
+        trees = tree_model(design(0.0), np.zeros(1 + preparation().width + 5))
+        half = (Half(np.zeros(3, int), np.full(3, 249)),)
+        scores = PairScores(trees, half, half, 0.3, (0.0, 2.0))
+        units = [
+            Rows(np.zeros((records, NUMERIC)), np.zeros((records, 1), int), np.full(records, y)) for y in (0.0, 2.0)
+        ]
+        one, other = (scores.total(rows, np.full(records, 1 / records), {}) for rows in units)
+        rest = 7 * scores.total(units[1], np.ones(records), {})
+        found = [scores.scores(rest + total)[0] for total in (one, other)]
+        assert found[1] - found[0] <= scores.sensitivity
+
+
 class TestSecondMoment:
     @given(st.integers(1, 6), st.integers(0, 99))
     def test_a_matrix_survives_and_keeps_its_length(self, size, seed):

@@ -12,6 +12,7 @@ from diff2.errors import InvalidArgument
 from diff2.tables import files
 from diff2.tables.file_format import FileFormat
 from diff2.tables.files import read_tables
+from diff2.tables.streams import stream_table
 
 TEXT = "name;größe\nJürgen;1,5\nZoë;\n"
 
@@ -48,6 +49,25 @@ def test_any_declared_encoding_and_delimiter(tmp_path, encoding):
     frame = read_tables(tmp_path / "t.csv", FileFormat(";", declared, ","))
     assert texts(frame) == (("name", "größe"), [["Jürgen", "Zoë"], ["1,5", None]])
     assert frame["größe"].numbers(",").tolist()[0] == 1.5
+
+
+@pytest.mark.usefixtures("reader")
+def test_no_cell_however_long_refuses_a_table(tmp_path):
+    """Red: a line with a long cell and one cell too many made the table no readable one."""
+    for length in (10, 200_000):
+        (tmp_path / "t.csv").write_text(f"a,b\n1,2\n3,{'x' * length},5\n4,5\n", encoding="utf-8")
+        assert read_tables(tmp_path / "t.csv").size == sum(part.size for part in stream_table(tmp_path / "t.csv")) == 3
+
+
+@pytest.mark.usefixtures("reader")
+def test_a_damaged_gzip_file_is_refused_with_a_fixed_text(tmp_path):
+    """Red: an error of zlib."""
+    whole = gzip.compress(b"a,b\n" + b"".join(b"%d,secret\n" % i for i in range(3000)))
+    for damaged in (whole[:200], whole[:200] + bytes(200) + whole[400:]):
+        (tmp_path / "t.csv.gz").write_bytes(damaged)
+        for read in (read_tables, lambda path: list(stream_table(path))):
+            with pytest.raises(InvalidArgument, match=r"is no readable .*table; check the file"):
+                read(tmp_path / "t.csv.gz")
 
 
 @pytest.mark.usefixtures("reader")

@@ -24,7 +24,7 @@ from ..questions import Population, Question
 from .bounds import combine, zero_mean
 from .clients import Client
 from .draws import asked_clients, by_group, clipped, drawn_masks, drawn_rows
-from .slots import in_slots
+from .slots import exact_weights, in_slots
 
 
 class ClientSums:
@@ -130,7 +130,7 @@ class PerClientCohort:
 
     def exact_gradient(self, params: Vector) -> Vector:
         """Return the mean gradient without clipping and noise. **Leaks**: for experiments on public data only."""
-        weights = self._population.weights(range(len(self._clients)))
+        weights = exact_weights(self._population, [one.records for one in self._clients])
         return torch.stack(
             [weight * one.exact(params) for weight, one in zip(weights, self._clients, strict=True)]
         ).sum(0)

@@ -17,7 +17,7 @@ from ..questions import ALL, Population, Question
 from .bounds import bounded, client_rounding, sum_rounding, zero_mean
 from .clients import Client
 from .draws import asked_clients, by_group, clipped, drawn_masks, drawn_rows
-from .slots import in_slots
+from .slots import exact_weights, in_slots
 
 
 class _Part(NamedTuple):
@@ -60,6 +60,7 @@ class LocalCohort:
         inputs, targets, self._present = (_joined(list(parts)) for parts in zip(*own, strict=True))
         relative = self._weights(sizes, [weight / self._heaviest for weight in weights])
         self.records = Records(inputs, targets, relative * self._present)
+        self._exact_weights = self._weights(sizes, exact_weights(self._population, own))
         whole = [self.records] if groups is None else by_group(self.records, groups, self._offsets)
         self._whole = [_Part(records, FeatureCache()) for records in whole]
         self._by_client = [_Part(self._of_client(p), FeatureCache()) for p in everyone]
@@ -88,9 +89,12 @@ class LocalCohort:
         """Return the mean gradient without clipping and noise. **Leaks**: for experiments on public data only."""
         question = Question.gradient(np.inf).at(0, params)
         masks = Masks(b"exact") if self._stochastic else None
-        return self._added(
-            [self._engine.clipped_sum(question, part.records, masks=masks) for part in self._whole]
-        ).mul_(self._heaviest)
+        parts = [part.records for part in self._whole]
+        if not self._present.all():  # of the records that there are, not of the slots
+            parts = [self.records._replace(weights=self._exact_weights * self._present / self._heaviest)]
+        return self._added([self._engine.clipped_sum(question, part, masks=masks) for part in parts]).mul_(
+            self._heaviest
+        )
 
     def evaluate(self, params: Vector) -> Evaluation | None:
         """Return exact losses, hits and mean gradient, where the engine has them from one pass. **Leaks**."""

@@ -16,6 +16,7 @@ of one tile (``gradients/sums.py``): *add or remove one, among data sets of at m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -57,6 +58,12 @@ def slots_of(public_sizes: int | Sequence[int] | None, clients: Sequence[Client]
                 "looking at the records"
             )
     return sizes
+
+
+def exact_weights(population: Population, records: Sequence[Records]) -> list[float]:
+    """Return what records of each client weigh in exact metrics: by how many there are, whatever the slots."""
+    counts = tuple(int((part.weights > 0).sum()) for part in records)
+    return replace(population, sizes=counts).weights(range(len(counts)))
 
 
 def in_slots(

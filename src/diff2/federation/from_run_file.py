@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from .._files import owner_only
 from ..data.loading import EncodedClients, load_clients
 from ..data.scaling import Encoding, Scaling
 from ..data.settings import TableSettings
@@ -147,6 +148,7 @@ def _agreement(run: RunFile, encoding: Encoding, leaks: tuple[str, ...], sites: 
     )  # fmt: skip
 
 
+@owner_only()
 def _write_sites(
     tables: EncodedClients, folder: Path, agreement: Agreement, public_sizes: int | Sequence[int] | None
 ) -> None:

@@ -146,7 +146,8 @@ class PairScores:
     def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
         """Return the sums of the leaves of all pairs; ``weights`` are in units of the heaviest."""
         bins = self.model.bins(rows, cache)
-        whole = np.rint(weights * self.model.clipped(rows, self.radius, self.bounds, cache))
+        # Towards zero: a unit of many records, each a share of it, is then no longer than its residuals.
+        whole = np.trunc(weights * self.model.clipped(rows, self.radius, self.bounds, cache))
         left, right = (_indicators(halves, bins) for halves in (self.first, self.second))
         right *= whole[:, None].astype(np.float32)
         return (left.T @ right).astype(np.float64).ravel()  # whole numbers below 2^24: exact in single precision

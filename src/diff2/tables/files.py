@@ -4,8 +4,10 @@ Every cell of a CSV file is read as text; the schema says what it means. A line 
 its end, further cells of a line with too many are not looked at. So no record changes how another one is read.
 
 What can be wrong with a file is found in its header and in its bytes: a wrong delimiter, a wrong encoding, a mark of
-another encoding at its start. Undecodable bytes are the one thing within records that refuses a file, with one fixed
-text: it is then no table in the declared encoding at all. Sites of a federation read such bytes as well.
+another encoding at its start. Bytes that are no text in that encoding, a gzip stream that is cut off or damaged, and
+what is no Parquet file refuse the whole file, with one fixed text each: it is then no table at all, and which values a
+record has in one makes no difference. No cell of a table, however long, refuses it. Sites of a
+federation read undecodable bytes as well.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
-import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -28,6 +29,7 @@ from .frames import Frame, as_frame, concatenated
 from .problems import Problems
 
 PARQUET = (".parquet", ".pq")
+UNREADABLE = (csv.Error, EOFError, OSError, zlib.error)
 BLOCK = 1 << 24  # bytes that pyarrow reads at a time
 DELIMITERS = {",": "','", ";": "';'", "\t": "'\\t' (a tab)", "|": "'|'"}
 WHERE = "--{0}, or {0} in [file] of a schema, or in [data.format] of a run file"
@@ -88,7 +90,7 @@ def _read(path: Path, format: FileFormat, undecodable: str, problems: Problems) 
         except UnicodeError:
             remedy = f"name its encoding, say latin-1, cp1252 or utf-16 ({WHERE.format('encoding')})"
             problems.add(str(path), f"is no text in the encoding {format.encoding}", remedy)
-        except (csv.Error, EOFError, OSError, zlib.error):  # the error's own text may quote a record
+        except UNREADABLE:  # the error's own text may quote a record
             problems.add(str(path), "is no readable CSV or CSV.gz table", "check the file; write it anew")
     _note_twice(path, () if frame is None else frame.names, problems)
     return frame
@@ -176,8 +178,8 @@ def _by_csv_module(path: Path, format: FileFormat, names: tuple[str, ...], undec
 
 
 def csv_lines(file: TextIO, format: FileFormat) -> Iterator[list[str]]:
-    """Yield the lines that are not empty; a cell may have any length."""
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    """Yield the lines that are not empty, with cells of any length."""
+    csv.field_size_limit(2**31 - 1)  # of the process: by default a cell of 131,073 characters refuses the table
     return (line for line in csv.reader(file, delimiter=format.delimiter) if line)
 
 

@@ -5,8 +5,6 @@ Cells mean what they mean to :func:`diff2.tables.files.read_tables`.
 
 from __future__ import annotations
 
-import csv
-import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice, zip_longest
 from os import PathLike
@@ -15,7 +13,7 @@ from typing import Any
 
 from .cell_column import Cells, objects
 from .file_format import FileFormat
-from .files import PARQUET, csv_lines, header_names, opened_text
+from .files import PARQUET, UNREADABLE, csv_lines, header_names, opened_text
 from .frames import Frame, as_frame
 from .problems import Problems
 from .rows import CHUNK
@@ -35,7 +33,7 @@ def stream_table(path: str | PathLike[str], format: FileFormat | None = None, ro
         yield from found
     except UnicodeError:
         problems.add(str(file), "is no text in the encoding of the schema", "write it in that encoding")
-    except (csv.Error, EOFError, OSError, zlib.error):  # the error's own text may quote a record
+    except UNREADABLE:  # the error's own text may quote a record
         problems.add(str(file), "is no readable table", "check the file; write it anew")
     problems.refuse()
 
