@@ -25,7 +25,11 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("name", KEPT)
+# One of each kind; what the contract says of the others is tested over all of them, in a folder for each part of it.
+QUICK = {"dpgd", "diff2, bvr", "recursive_diff2", "dpsgd, poisson"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in KEPT])
 def test_our_algorithms_keep_the_contract(name):
     testing.check_algorithm(KEPT[name])
 

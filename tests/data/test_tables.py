@@ -60,6 +60,13 @@ def test_one_file_a_client(two):
     np.testing.assert_array_equal(inputs[:, 0], frame(30)["age"])
 
 
+def test_neither_reading_nor_predicting_needs_pandas(two, monkeypatch):
+    settings = two()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    encoding = load_clients(settings).encoding
+    assert encoding.encode_inputs({"smoker": ["True", False], "age": [3, "4"]}).tolist() == [[3.0, 1.0], [4.0, 0.0]]
+
+
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
 def test_formats_give_the_same_clients(two, tmp_path, kind):
     files = []

@@ -293,7 +293,7 @@ def keys():
 
 
 @pytest.mark.filterwarnings("ignore::diff2.WeakDeltaWarning")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_two_sites_with_other_records_of_the_same_number_tell_the_same(keys, tmp_path_factory, data):
     one, other = data.draw(tables)
