@@ -9,8 +9,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from commands import diff2_here
-from diff2 import Budget, FittedModel, Ledger, LedgerError
+from diff2 import Budget, FittedModel, Ledger, LedgerError, PrivacyLeakWarning
+from diff2.errors import PrivacyLeakError
 from diff2.federation.faults import BadAnswer, SiteRefused, SitesMissing
+from diff2.federation.server.job import JobSpec, run_job
 from diff2.federation.wire.messages import write
 from diff2.fitting.cohort import ClientTable
 from diff2.fitting.saving import ARRAYS, PREPARATION, SCHEMA
@@ -22,6 +24,7 @@ from diff2.privacy.accounting import gdp_epsilon
 from diff2.privacy.ledger import read_release
 from diff2.privacy.mechanism import noise_scale
 from diff2.tables.encode import encode
+from diff2.tables.kinds import Number
 from federated import Killed, Recorder, in_process, killed_in, lines
 from fitted import table
 from fitted_sites import (
@@ -175,6 +178,23 @@ class TestOwnNoise:
 
 
 class TestFaults:
+    def test_a_fit_starts_with_fewer_sites_where_that_is_agreed(self, tmp_path):
+        agreement = fit_agreement("classes", minimum_sites=1)
+        north = {"north": sites_of(write_tables(tmp_path / "sites"), agreement)["north"]}
+        run_job(JobSpec(agreement, tmp_path / "server"), in_process(north))
+        assert FittedModel.load(tmp_path / "server").guarantee.client_sizes == (215,)
+
+    def test_what_was_read_off_the_data_is_said(self, tmp_path):
+        agreement = fit_agreement("classes")
+        columns = {**agreement.schema.columns, "age": Number(0, 100, source="data")}
+        agreement = replace(agreement, schema=replace(agreement.schema, columns=columns))
+        with pytest.warns(PrivacyLeakWarning, match="column 'age'"):
+            model, _ = fitted_at_sites(agreement, tmp_path)
+        assert any("'age'" in one for one in model.guarantee.leaks)
+        strict = replace(agreement, settings=replace(agreement.settings, strict=True))
+        with pytest.raises(PrivacyLeakError, match="strict"):
+            fitted_at_sites(strict, tmp_path, sites=sites_of(tmp_path / "sites", strict))
+
     def test_a_site_that_is_missing_stops_the_fit(self, tmp_path):
         agreement = fit_agreement("classes")
         sites = sites_of(write_tables(tmp_path / "sites"), agreement)

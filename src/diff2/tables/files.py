@@ -6,8 +6,8 @@ its end, further cells of a line with too many are not looked at. So no record c
 What can be wrong with a file is found in its header and in its bytes: a wrong delimiter, a wrong encoding, a mark of
 another encoding at its start. Bytes that are no text in that encoding, a gzip stream that is cut off or damaged, and
 what is no Parquet file refuse the whole file, with one fixed text each: it is then no table at all, and which values a
-record has in one makes no difference. No cell of a table, however long, refuses it. Sites of a
-federation read undecodable bytes as well.
+record has in one makes no difference. No cell of a table, however long, refuses it. Sites of a federation
+read undecodable bytes as well.
 """
 
 from __future__ import annotations

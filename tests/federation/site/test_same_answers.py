@@ -28,16 +28,17 @@ from diff2.data.scaling import Encoding, Scaling
 from diff2.federation.fit_agreement import FitAgreement
 from diff2.federation.sealed.keys import SiteKeys
 from diff2.federation.site.clamped import UNBOUNDED, Clamped
-from diff2.federation.site.policy import read_site_file
+from diff2.federation.site.policy import SiteData, read_site_file
 from diff2.federation.site.records import group_numbers
 from diff2.federation.site.site import site_from_file
+from diff2.federation.site.table_records import table_records
 from diff2.federation.wire.messages import Message, read, write
 from diff2.federation.wire.request import ANSWER, CLOSE, DESCRIBE, OPEN
 from diff2.fitting.travelling import packed
 from diff2.privacy.trust import Trust
 from diff2.runfile.fit import FitSettings
 from diff2.tables.frames import as_frame
-from diff2.tables.kinds import Category, Classes, Counts, Flag, Number, Regression
+from diff2.tables.kinds import LARGEST, Category, Classes, Counts, Flag, Number, Regression
 from diff2.tables.schema import Schema
 from federated import NAMES, agreement_of, difference, gradient, lines, own_noise, request
 from fitted import changed_statistics, few_trees, watched
@@ -372,6 +373,22 @@ def test_no_table_of_a_sites_own_function_is_refused(rows, encoding):
         inputs, targets = Clamped(encoding).table({name: cells[name] for name in table})
         within(encoding, inputs, targets)
         assert len(group_numbers(cells["z"], Client(inputs, targets))) == len(rows)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rows=st.lists(st.tuples(wild, wild, wild, wild, wild), min_size=1, max_size=6),
+    place=st.integers(0, len(FITS) - 1),
+)
+def test_no_table_of_a_sites_own_function_is_refused_for_a_fit(rows, place):
+    frame = pandas.DataFrame({
+        name: pandas.Series(cells, dtype=object) for name, cells in zip(HEADER, zip(*rows, strict=True), strict=True)
+    })  # fmt: skip
+    for table in (frame, frame.infer_objects()):
+        found = table_records(table, SiteData(entry_point="a:b"), FITS[place])
+        assert found.records == len(rows)
+        assert 1 <= found.size <= len(rows)
+        assert (np.abs(np.nan_to_num(found.encoded.rows.numeric)) <= LARGEST).all()
 
 
 @settings(max_examples=200, deadline=None)
