@@ -76,6 +76,26 @@ def test_counts_are_learnt():
     assert found.predict({"x": [0.9]})[0] > 2 * found.predict({"x": [0.1]})[0] > 0
 
 
+@pytest.mark.parametrize("kind", sorted(TARGETS))
+def test_records_without_a_target_count_as_null_records(kind):
+    rows = table(400)
+    rows[kind] = rows[kind].astype(object)
+    rows[kind][:20] = None
+    found = diff2.fit(rows, schema(kind), epsilon=8.0, seed=0, method="network", score=False)
+    assert np.isfinite(found._outputs(rows)).all()
+
+
+@pytest.mark.parametrize("unit", ["group", "client"])
+def test_groups_and_clients_are_protected_as_one(unit):
+    known = schema("regression", groups="person", clients="hospital")
+    found = diff2.fit(table(400), known, epsilon=8.0, seed=0, method="network", unit=unit, weighting="clients")
+    assert found.guarantee.unit == unit
+    heaviest = 1 / 2 if unit == "client" else 1 / min(found.ledger.header["client_sizes"]) / 2
+    descent = [release for release in found.ledger.releases if release.purpose == "descent"]
+    for release in descent:
+        assert release.sensitivity == pytest.approx(2 * release.clip * heaviest)
+
+
 def test_everything_is_in_the_ledger_and_within_the_budget(model):
     purposes = [release.purpose for release in model.ledger.releases]
     assert purposes.count("descent") == ROUNDS

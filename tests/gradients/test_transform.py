@@ -1,6 +1,7 @@
 """Transforms before clipping: every engine sums the transformed gradients, none longer than the radius."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 
 from diff2.errors import InvalidArgument
 from diff2.federation.wire.request import Request
-from diff2.gradients import Factors, FeatureCache, FlatModule, Records, Transform, from_probes
+from diff2.gradients import Factors, FeatureCache, FlatModule, Transform, from_probes
 from diff2.models.losses import cross_entropy, squared
 from diff2.questions import Question
 from helpers import (
@@ -38,7 +39,7 @@ def classes_case(count=70, dtype=torch.float32):
 
 
 CASES = {
-    "paper": lambda: paper_case(600),
+    "paper": lambda: paper_case(200),
     "paper, classes": classes_case,
     "paper, double": lambda: paper_case(70, torch.float64),
     **{
@@ -101,15 +102,17 @@ def ask(engine, records, radius, transform, params, previous=None, **options):
 
 
 def _with(question, transform):
-    from dataclasses import replace
-
     return replace(question, transform=transform)
 
 
+@pytest.mark.parametrize("left_out", [None, 0, -1])
 @pytest.mark.parametrize("name", CASES)
-def test_every_engine_sums_what_the_definition_says(name):
+def test_every_engine_sums_what_the_definition_says(name, left_out):
+    """Also where the first or the last linear layer has no factors, and stays as it is."""
     case = CASES[name]()
     transform, records = made_up(case.model), case.weighted()
+    if left_out is not None:
+        del transform.layers[list(transform.layers)[left_out]]
     previous = start_of(case.model)
     params = step_from(previous, 0.1)
     now, before = (transformed(case, transform, gradient_rows(case, point)) for point in (params, previous))
@@ -119,6 +122,25 @@ def test_every_engine_sums_what_the_definition_says(name):
             for radius in (math.inf, float(rows.norm(dim=1).median())):
                 found = ask(engine, records, radius, transform, params, point)
                 assert relative_error(found, clipped_sum(rows, records.weights, radius)) < tolerance, engine.name
+
+
+@pytest.mark.parametrize("name", ["paper, double", "mlp", "frozen first layer", "sequence, long", "transformer"])
+def test_norms_are_those_of_the_transformed_gradients(name):
+    case = CASES[name]()
+    params, transform = start_of(case.model), made_up(case.model)
+    rows = gradient_rows(case, params)
+    for engine in engines(case):
+        for moved, expected in ((transform, transformed(case, transform, rows)), (None, rows)):
+            found = engine.norms(params, case.records, moved)
+            assert torch.allclose(found, expected.norm(dim=1), rtol=1e-8), engine.name
+
+
+def test_the_compiled_engine_tells_no_norms():
+    case = paper_case(4)
+    pytest.importorskip("diff2.gradients.kernels")
+    engine = make_engine("compiled", case.model, case.loss, case.records)
+    with pytest.raises(InvalidArgument, match="the 'compiled' engine does not tell norms"):
+        engine.norms(start_of(case.model), case.records)
 
 
 @pytest.mark.parametrize("name", ["paper", "paper, classes", "mlp", "sequence, wide"])
@@ -264,7 +286,6 @@ def test_a_question_with_a_transform_does_not_travel_to_sites():
 @pytest.mark.parametrize("name", ["paper, double", "mlp", "transformer"])
 def test_probes_make_inputs_and_errors_of_every_layer_round(name):
     """With no damping the second moment of transformed inputs, and of errors, is the identity."""
-    case = CASES[name]()
     case = make_case(name, count=400) if name in ("mlp", "transformer") else paper_case(400, torch.float64)
     flat, params = FlatModule(case.model), start_of(case.model)
     transform = from_probes(flat, case.loss, case.records, params, damping=1e-12)
@@ -283,4 +304,3 @@ def test_probes_of_a_layer_without_errors_leave_it_as_it_is():
         case.model[2].weight.zero_()
     transform = from_probes(FlatModule(case.model), squared, case.records, start_of(case.model))
     assert torch.equal(transform.layers["0"].errors, torch.eye(10, dtype=torch.float64))
-    assert Records.of(case.inputs, case.targets).size == 100

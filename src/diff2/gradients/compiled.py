@@ -147,7 +147,8 @@ class CompiledEngine(NetworkEngine):
     ) -> None:
         """Add the sum of every tile to ``out``: no bit depends on how many threads compute them."""
         (tiles, chunk), at, limit = prepared, _numbers(point), _rounded_down(radius)
-        options = self._limits, self._loss is cross_entropy, known
+        more = np.array([1, 1 if self._factors is None else 2], np.float32)  # transformed units have a row more
+        options = self._limits * more, self._loss is cross_entropy, known
         size, weights = len(tiles.inputs), np.zeros(tiles.gain.shape, np.float32)
         weights.reshape(-1)[: chunk.size] = _numbers(chunk.weights)
         sums = np.zeros((size, len(self.flat)))
@@ -176,6 +177,11 @@ class CompiledEngine(NetworkEngine):
         else:
             with ThreadPoolExecutor(count) as pool:
                 list(pool.map(run, range(count)))
+        for layer in self._network.layers if self._places else ():
+            if layer.weight_part.start not in self._places:  # type: ignore[union-attr]  # left as it is: weight, then bias
+                part = slice(layer.weight_part.start, layer.bias_part.stop)  # type: ignore[union-attr]
+                rows = sums[:, part].reshape(size, layer.width, -1)
+                sums[:, part] = np.concatenate([rows[:, :, :-1].reshape(size, -1), rows[:, :, -1]], axis=1)
         out.add(slice(None), torch.from_numpy(sums))
 
     def _memory(self, tiles: Tiles, index: int, cache: FeatureCache | None) -> Any:
@@ -197,7 +203,7 @@ class CompiledEngine(NetworkEngine):
             moved, more = self._tile(F.linear(chunk.inputs, self._of_inputs[:, :-1], self._of_inputs[:, -1])), 0.0
         read = inputs if moved is None else moved
         squares = torch.stack([tile.double().square_().sum(0) for tile in torch.from_numpy(read)])
-        gain = ((squares + self._features * float(TINY) + more) * (1 + SLACK * float(EPS))).float().numpy()
+        gain = ((squares + read.shape[1] * float(TINY) + more) * (1 + SLACK * float(EPS))).float().numpy()
         rows = self._units + self._width + (self._units + (moved is not None)) * self._width
         return Tiles(inputs, self._tile(targets), gain, (gain + 1) * np.float32(rows * TINY), moved)
 
