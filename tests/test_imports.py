@@ -16,6 +16,7 @@ ROOT = Path(diff2.__file__).parent
 ORDER = [
     *(
         "errors",
+        "leaks",
         "_types",
         "_version",
         "_validate",

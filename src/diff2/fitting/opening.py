@@ -13,7 +13,8 @@ import numpy as np
 
 from .._validate import one_of
 from .._version import __version__
-from ..errors import InvalidArgument, leak
+from ..errors import InvalidArgument
+from ..leaks import code_of, leak
 from ..planning.filter import Filter
 from ..planning.project import enter
 from ..privacy import Budget, Ledger, Mechanism, NoiseSource
@@ -74,7 +75,7 @@ def opened(
             f"{algorithm['name']} needs a finite epsilon: what it does without noise is not worth having"
         )
     for sentence in leaks:
-        leak(sentence, strict=strict, stacklevel=4)
+        leak(code_of(sentence), f"{sentence}.", strict=strict, stacklevel=4)
     noise = NoiseSource.from_system() if terms.seed is None else NoiseSource.from_seed(terms.seed)
     filter = Filter(budget)
     header = {
