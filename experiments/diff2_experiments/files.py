@@ -19,7 +19,8 @@ from diff2._fields import from_table
 from diff2._validate import nearest
 from diff2.data.builtin import BuiltinSettings
 from diff2.data.loading import DataSettings, EncodedClients, load_clients
-from diff2.errors import InvalidArgument, PrivacyLeakWarning, leak
+from diff2.errors import InvalidArgument, PrivacyLeakWarning
+from diff2.leaks import leak
 from diff2.runfile.data_table import data_folders, data_settings
 from diff2.runfile.reader import (
     TABLES,
@@ -135,6 +136,7 @@ def load_public(file: CompareFile, what: str) -> EncodedClients:
         tables = load_clients(file.data, strict=file.privacy.strict)
     named = ["exact losses and gradient norms of the records", "settings tuned on such numbers", *tables.leaks]
     leak(
+        "LEAK-METRICS",
         f"{what} IS NOT PRIVATE. It shows {', '.join(named)}, and its noise is seeded. Use public data.",
         strict=file.privacy.strict,
         stacklevel=4,

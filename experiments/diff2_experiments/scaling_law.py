@@ -25,7 +25,8 @@ from diff2._fields import from_table
 from diff2._validate import at_least
 from diff2._version import __version__
 from diff2.algorithms import DPGD
-from diff2.errors import InvalidArgument, PrivacyLeakWarning, WeakDeltaWarning, leak
+from diff2.errors import InvalidArgument, PrivacyLeakWarning, WeakDeltaWarning
+from diff2.leaks import leak
 from diff2.planning.plan import plan
 from diff2.privacy import Budget
 from diff2.questions import GRADIENT
@@ -130,7 +131,8 @@ def scaling_law(
     report: Report = unreported,
 ) -> list[Row]:
     """Return all runs of the experiment, training those that ``directory`` does not hold yet."""
-    leak("A SCALING EXPERIMENT IS NOT PRIVATE: it measures exact gradients. Use public data.", strict=False)
+    text = "A SCALING EXPERIMENT IS NOT PRIVATE: it measures exact gradients. Use public data."
+    leak("LEAK-METRICS", text, strict=False)
     store, problems = RunStore(directory), experiment.problems(data_dir)
 
     def finish(tasks: Sequence[Task]) -> list[Row]:

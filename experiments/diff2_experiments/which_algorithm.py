@@ -21,7 +21,7 @@ import numpy as np
 import typer
 
 from diff2.algorithms import DPGD, DPSGD, Algorithm, Diff2
-from diff2.errors import leak
+from diff2.leaks import leak
 from diff2.routines import Adam, BVRLocalSGD, GradientDescent, Routine
 
 from .store import Run, RunStore
@@ -126,7 +126,8 @@ def which_algorithm(
     seeds: int = 5, jobs: int = 1, data_dir: Path | None = None,
 ) -> list[Run]:  # fmt: skip
     """Run what the directory does not hold yet, and return all runs."""
-    leak("A COMPARISON OF ALGORITHMS IS NOT PRIVATE: it measures exact gradients. Use public data.", strict=False)
+    text = "A COMPARISON OF ALGORITHMS IS NOT PRIVATE: it measures exact gradients. Use public data."
+    leak("LEAK-METRICS", text, strict=False)
     store = RunStore(directory)
 
     def finish(tasks: Sequence[Task]) -> list[Run]:

@@ -5,8 +5,6 @@ Every message names the argument, the value it had, and what to do about it.
 
 from __future__ import annotations
 
-import warnings
-
 
 class Diff2Error(Exception):
     """Base of every error raised on purpose by this library."""
@@ -67,10 +65,3 @@ def unusable(argument: str) -> InvalidArgument:
         "finite number in the precision of the model, every class number from 0 to below the model's outputs, every "
         "index within the model's embedding. Check the records before training"
     )
-
-
-def leak(message: str, *, strict: bool, stacklevel: int = 3) -> None:
-    """Warn of a leak that was asked for, or refuse it under ``strict``."""
-    if strict:
-        raise PrivacyLeakError(f"{message} This is refused because strict=True.")
-    warnings.warn(message, PrivacyLeakWarning, stacklevel=stacklevel)

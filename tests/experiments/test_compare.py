@@ -305,7 +305,7 @@ def test_compare_prints_and_writes_tables_figures_and_json(folder):
     words = ["compare", folder / "run.toml", "--seeds", 2, "--epsilon", "1,2", "--out", folder / "out"]
     result = diff2_here(*words, terminal_width="160")
     assert result.exit_code == 0
-    assert single_line(result.stderr).startswith("warning: A COMPARISON IS NOT PRIVATE")
+    assert single_line(result.stderr).startswith("warning: LEAK-METRICS: A COMPARISON IS NOT PRIVATE")
     for text in ("DP-GD", "DIFF2, slow", "±", "epsilon 1", "epsilon 2", "Not private: exact metrics, tuned settings"):
         assert text in result.stdout
     with (folder / "out" / "table.csv").open(newline="") as file:

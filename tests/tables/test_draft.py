@@ -139,7 +139,7 @@ def test_schema_prints_a_draft(people, tmp_path):
     options = ("--delimiter", ";", "--encoding", "latin-1")
     result = diff2_here("schema", people, "--target", "visits", "--clients", "hospital", *options)
     assert result.exit_code == 0
-    assert result.stderr.startswith("warning: the draft of a schema is read off the data")
+    assert result.stderr.startswith("warning: LEAK-DRAFT: the draft of a schema is read off the data")
     (tmp_path / "s.toml").write_text(result.stdout, encoding="utf-8")
     schema = Schema.read(tmp_path / "s.toml")
     assert schema.file == FileFormat(";", "latin-1")

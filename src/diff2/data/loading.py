@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InvalidArgument, leak
+from ..errors import InvalidArgument
+from ..leaks import code_of, leak
 from . import randhie
 from .builtin import BuiltinSettings
 from .dealing import deal, hold_out
@@ -73,7 +74,12 @@ def _prepared(
         tables = deal(tables, partition, settings.target, settings.task, group)
         if partition.by_target:
             leaks = (f"dealing of records to clients by {settings.target!r}",)
-            leak(f"{leaks[0]}: whose a record is depends on what it says.", strict=strict, stacklevel=4)
+            leak(
+                code_of(leaks[0]),
+                f"{leaks[0]}: whose a record is depends on what it says.",
+                strict=strict,
+                stacklevel=4,
+            )
     encoding, scaled = choose_encoding(settings, tables, held, strict=strict)
     pairs, others = _encoded(encoding, tables, dtype), _encoded(encoding, held, dtype)
     return EncodedClients(

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .._validate import nearest
-from ..errors import InvalidArgument, leak
+from ..errors import InvalidArgument
+from ..leaks import code_of, leak
 from ..tables.cells import Lookup
 from .settings import TableSettings
 from .tables import ClientTable, as_table, classes_in, input_columns, numbers, require_column
@@ -232,7 +233,8 @@ def choose_encoding(
         classes = _found_classes(settings.target, (*tables, *held))
         leaks.append(_classes_leak(settings.target))
     for name in leaks:
-        leak(f"{name}: values that depend on the records leave without noise.", strict=strict, stacklevel=4)
+        text = f"{name}: values that depend on the records leave without noise."
+        leak(code_of(name), text, strict=strict, stacklevel=4)
     inputs = {name: scalings.get(name, Scaling()) for name in names}
     return Encoding(inputs, settings.target, target if regression else None, classes), tuple(leaks)
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from .._validate import one_of
 from .._version import __version__
-from ..errors import InvalidArgument, leak
+from ..errors import InvalidArgument
+from ..leaks import code_of, leak
 from ..planning.filter import Filter
 from ..privacy import Budget, Ledger, Mechanism, NoiseSource
 from ..privacy.release import REPLACE_ONE
@@ -76,7 +77,7 @@ def opened(
     sizes = cohort.census.sizes
     budget = budget_of(terms.epsilon, _delta(terms.delta, sum(sizes)))
     for sentence in leaks:
-        leak(sentence, strict=strict, stacklevel=4)
+        leak(code_of(sentence), f"{sentence}.", strict=strict, stacklevel=4)
     directory = FitDirectory(
         terms.directory, header_of(schema, budget, terms, sizes, algorithm, leaks), settings=settings or {},
         seed=terms.seed, records=[*encoded.rows, encoded.usable, encoded.clients, encoded.groups],

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .._numbers import epsilon_text
+from ..leaks import code_of
 
 PROTECTED = {  # in words, by unit and adjacency
     ("record", "replace-one"): "each record",
@@ -46,7 +47,7 @@ class Guarantee:
         if math.isinf(self.epsilon):
             return (
                 f"NOT PRIVATE: {self.algorithm} made {self.releases} releases without noise; "
-                "the model has no differential-privacy guarantee."
+                "the model has no differential-privacy guarantee (LEAK-NO-NOISE)."
             )
         epsilon = epsilon_text(self.epsilon)
         text = (
@@ -66,9 +67,11 @@ class Guarantee:
                 "when a run ends may depend on what it released."
             )
         if self.seeded:
-            text = f"NOT PRIVATE, because the noise came from a seed that can be guessed. Without the seed: {text}"
+            guessed = "because the noise came from a seed that can be guessed (LEAK-SEED)"
+            text = f"NOT PRIVATE, {guessed}. Without the seed: {text}"
         if self.leaks:
-            text = f"NOT PRIVATE AS A WHOLE, because of {'; '.join(self.leaks)}. Apart from that: {text}"
+            named = "; ".join(f"{leak} ({code_of(leak)})" for leak in self.leaks)
+            text = f"NOT PRIVATE AS A WHOLE, because of {named}. Apart from that: {text}"
         return text
 
     def _change(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from .._files import plain
 from ..errors import Diff2Error
+from ..leaks import code_of
 from ..planning.project import project_of, standing
 from ..privacy import Guarantee, Ledger
 from ..privacy.attacks import group_epsilon, largest_mu, true_positives
@@ -75,7 +76,7 @@ def _verdict(found: Verdict, guarantee: Guarantee) -> dict[str, Any]:
         "colour": COLOURS.get(found.status, "red"),
         "words": "private apart from named leaks" if found.status == LEAKS else found.words,
         "reason": "" if guarantee.complete else "the run is not complete; what is stated is its whole plan",
-        "leaks": list(guarantee.leaks),
+        "leaks": [f"{code_of(name)}: {name}" for name in guarantee.leaks],
     }
 
 

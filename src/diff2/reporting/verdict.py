@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from .._files import read_json
 from ..errors import LedgerError
+from ..leaks import code_of
 from ..planning.verify import verify
 from ..privacy import Guarantee, Ledger
 from ..privacy.signing import SIGNATURE, check_signature, read_public
@@ -58,9 +59,10 @@ def judge(run: str | os.PathLike[str], public_key: str | os.PathLike[str] | None
 
 def _status(guarantee: Guarantee) -> tuple[int, str]:
     if math.isinf(guarantee.epsilon) or guarantee.seeded:
-        return NOT_PRIVATE, "NOT PRIVATE" + (", its noise came from a seed" if guarantee.seeded else ", no noise")
+        seeded = ", its noise came from a seed (LEAK-SEED)"
+        return NOT_PRIVATE, "NOT PRIVATE" + (seeded if guarantee.seeded else ", no noise (LEAK-NO-NOISE)")
     if guarantee.leaks:
-        return LEAKS, f"private apart from {'; '.join(guarantee.leaks)}"
+        return LEAKS, f"private apart from {'; '.join(f'{leak} ({code_of(leak)})' for leak in guarantee.leaks)}"
     return AS_STATED, "private as stated"
 
 

@@ -14,9 +14,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._numbers import epsilon_text
 from .._validate import one_of
-from ..errors import CompositionWarning, InvalidArgument, leak
+from ..errors import CompositionWarning, InvalidArgument
 from ..fitting import fit
 from ..fitting.repeats import REPEATS
+from ..leaks import leak
 from ..tables.frames import Frame, as_frame
 from ..tables.schema import Schema
 
@@ -132,6 +133,7 @@ class PrivateEstimator(BaseEstimator):
 
     def _warn_of_score(self) -> None:
         leak(
+            "LEAK-SCORE",
             "an exact score tells about the records that it is computed on: publish it only if these are public "
             "(diff2 evaluate gives a private one).",
             strict=self.strict,

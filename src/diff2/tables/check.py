@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import leak
+from ..leaks import leak
 from .cell_column import Cells
 from .cells import MISSING, Lookup, flag
 from .encode import refuse_table
@@ -33,7 +33,11 @@ def check(data: Any, schema: Schema, *, strict: bool = False) -> list[ColumnChec
     ...     Regression(0, 9)))[0]
     ColumnCheck(name='age', missing=1, unreadable=1, outside=1)
     """
-    leak("these counts are exact and tell of the records; they are for the owner of the data alone.", strict=strict)
+    leak(
+        "LEAK-CHECK",
+        "these counts are exact and tell of the records; they are for the owner of the data alone.",
+        strict=strict,
+    )
     frame = as_frame(data)
     refuse_table(frame, schema, with_target=True, least=0)
     parts = [*schema.columns.items(), (schema.target_name, schema.target)]

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._validate import nearest, one_of
-from ..errors import InvalidArgument, leak
+from ..errors import InvalidArgument
+from ..leaks import leak
 from .cell_column import Cells
 from .cells import FALSE, MISSING, TRUE, category_key, days, number
 from .file_format import FileFormat
@@ -85,6 +86,7 @@ def draft(
      'sex': Category(values=('f', 'm'), source='data')}
     """
     leak(
+        "LEAK-DRAFT",
         "the draft of a schema is read off the data and tells of its records; replace bounds and lists by what "
         "everybody knows before it leaves this machine.",
         strict=strict,

@@ -13,9 +13,10 @@ from .._validate import at_least, one_of
 from .._vectors import Loss
 from ..algorithms import Algorithm
 from ..cohorts import Client
-from ..errors import InvalidArgument, leak, unusable
+from ..errors import InvalidArgument, unusable
 from ..gradients import Engine, Shapes
 from ..gradients.probe import indices_fit, made_up_inputs
+from ..leaks import code_of, leak
 from ..models.losses import check_targets
 from ..planning.plan import protected
 from ..privacy import Budget
@@ -58,7 +59,9 @@ def declare_leaks(
     """Warn of everything that will leave without noise; return it for the guarantee."""
     named = list(leaks)
     if not budget.private:
-        leak("epsilon=inf: no noise is added, so the model is not private.", strict=strict, stacklevel=4)
+        leak(
+            "LEAK-NO-NOISE", "epsilon=inf: no noise is added, so the model is not private.", strict=strict, stacklevel=4
+        )
     if metrics_every is not None:
         at_least("metrics_every", metrics_every, 1)
         named.append("exact training metrics" + ("" if holdout is None else " and exact held-out metrics"))
@@ -66,7 +69,8 @@ def declare_leaks(
         raise InvalidArgument("holdout is given without metrics_every; say how often to compute its exact loss")
     if budget.private:
         for name in named:
-            leak(f"{name}: values that depend on the records leave without noise.", strict=strict, stacklevel=4)
+            text = f"{name}: values that depend on the records leave without noise."
+            leak(code_of(name), text, strict=strict, stacklevel=4)
     return tuple(named)
 
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from ..._validate import positive
-from ...errors import leak
 from ...fitting.asking import Scores, Statistic
 from ...fitting.cohort import Census, added
 from ...fitting.fit import algorithm_of, fitted
@@ -26,6 +25,7 @@ from ...fitting.opening import Opened, header_of, public_draws
 from ...fitting.saving import ARRAYS, HEALTH, PREPARATION, SCHEMA
 from ...fitting.session import Progress, Session
 from ...fitting.travelling import dimension_of
+from ...leaks import code_of, leak
 from ...planning.filter import Filter
 from ...privacy import BoundedMean, Mechanism
 from ...training.directory import RunDirectory
@@ -69,7 +69,7 @@ def fit_at_sites(
     check_trust(agreement, len(sites))
     require_members(transport, sites)
     for sentence in agreement.leaks:
-        leak(sentence, strict=agreement.settings.strict, stacklevel=3)
+        leak(code_of(sentence), f"{sentence}.", strict=agreement.settings.strict, stacklevel=3)
     agreed = {"agreement": agreement.to_json()}
     described = asked(transport, Message(DESCRIBE, agreed), sites, timeout)
     census = Census(
