@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help demo test test-slow check bench clean
 
 help:
-	@echo "make demo       train privately on the built-in data, show table, figure and guarantee"
+	@echo "make demo       fit the built-in data privately: what survives of the accuracy, guarantee, model"
 	@echo "make test       the test suite (a few minutes)"
 	@echo "make test-slow  long statistics as well"
 	@echo "make check      ruff and mypy"

@@ -25,7 +25,7 @@ import torch
 
 import diff2
 from diff2.data.randhie import Pair, RandHie, fifth_of, load
-from diff2_experiments.demo import Judge, start_model
+from diff2_experiments.demo import start_model
 
 EPSILON, DELTA = 1.0, 1e-5
 FIRST, SECOND, LAST = tuple(range(1, 2)), tuple(range(1, 4)), tuple(range(1, 10))  # seeds of the three stages
@@ -162,22 +162,34 @@ def one_run(
         algorithm = diff2.DPGD(rounds, values["clip_gradient"], routine)
     else:
         algorithm = diff2.Diff2(rounds, int(values.pop("restart_interval")), routine=routine, **values)
-    model = start_model(clients[0][0].shape[1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", diff2.WeakDeltaWarning)
         result = diff2.train(
-            model, "squared", clients, algorithm, diff2.Budget(EPSILON, DELTA),
+            start_model(), "squared", clients, algorithm, diff2.Budget(EPSILON, DELTA),
             weighting="records", seed=seed, progress=False,
         )  # fmt: skip
-    return Judge(clients, holdout).scores(result.params)
+    return scores(result.model, clients, holdout)
+
+
+def scores(model: torch.nn.Module, clients: list[Pair], holdout: Pair) -> dict[str, float]:
+    """Return R^2 on the held-out records, and the squared norm of the gradient on the others."""
+
+    def loss(pair: Pair) -> torch.Tensor:
+        return (model(pair[0]) - pair[1]).square().mean()
+
+    both = torch.cat([inputs for inputs, _ in clients]), torch.cat([targets for _, targets in clients])
+    gradient = torch.autograd.grad(loss(both), list(model.parameters()))
+    with torch.no_grad():
+        r2 = 1 - float(loss(holdout)) / float(holdout[1].var(correction=0))
+    return {"r2": r2, "squared_gradient_norm": float(sum(part.square().sum() for part in gradient))}
 
 
 def compare(method: str, clients: list[Pair], holdout: Pair) -> None:
     print(f"\n{method}: R^2, squared gradient norm, {', '.join(GRIDS[method])}")
     for values in SHORTLIST[method]:
         setting = dict(zip(GRIDS[method], values, strict=True))
-        scores = [one_run(method, setting, clients, holdout, seed) for seed in SHORTLIST_SEEDS]
-        columns = (_spread([score[name] for score in scores]) for name in ("r2", "squared_gradient_norm"))
+        runs = [one_run(method, setting, clients, holdout, seed) for seed in SHORTLIST_SEEDS]
+        columns = (_spread([run[name] for run in runs]) for name in ("r2", "squared_gradient_norm"))
         print(f"  {'  '.join(columns)}  {values}", flush=True)
 
 

@@ -39,15 +39,6 @@ ASTRAY = 1e30
 DPI = 160
 
 
-class Curve(NamedTuple):
-    """How one method went, at some of its rounds."""
-
-    label: str
-    rounds: Sequence[int]
-    test_loss: Sequence[float]
-    squared_gradient_norm: Sequence[float]
-
-
 class Band(NamedTuple):
     """How one method went over several seeds; values that are not finite are left out."""
 
@@ -66,32 +57,6 @@ class Panel(NamedTuple):
     bands: Sequence[Band]
     log: bool  # whether the axis of the values is logarithmic
     rising: bool = False  # whether more is better, as of an accuracy
-
-
-def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, subtitle: str) -> Path:
-    """Draw test loss and squared gradient norm against rounds, side by side, and write them to ``path``."""
-    figure = new_figure(9.0, 3.9)
-    loss, gradient = figure.subplots(1, 2)
-    styles = choose_styles([curve.label for curve in curves])
-    for curve in curves:
-        style = styles[curve.label]
-        loss.plot(curve.rounds, curve.test_loss, linewidth=2, **style)
-        gradient.plot(curve.rounds, curve.squared_gradient_norm, linewidth=2, **style)
-    _dress(loss, "test loss", "mean squared error of log(1 + visits), held-out people")
-    _dress(gradient, "squared gradient norm", "of the training loss")
-    gradient.set_yscale("log")
-    _focus(loss, [curve.test_loss for curve in curves])
-    last = max(curve.rounds[-1] for curve in curves)
-    for axes, ends in (
-        (loss, {curve.label: curve.test_loss[-1] for curve in curves}),
-        (gradient, {curve.label: curve.squared_gradient_norm[-1] for curve in curves}),
-    ):
-        axes.set_xlim(1, last)
-        _label_ends(axes, ends, styles)
-    figure.suptitle(title, x=0.012, ha="left", fontsize=12.5, fontweight="bold")
-    figure.text(0.012, 0.895, subtitle, ha="left", va="center", fontsize=9.5, color="#444444")
-    figure.subplots_adjust(left=0.06, right=0.895, top=0.745, bottom=0.13, wspace=0.5)
-    return save_figure(figure, path)
 
 
 def draw_panels(panels: Sequence[Panel], path: Path, *, title: str, subtitle: str, warning: str) -> Path:
@@ -211,15 +176,6 @@ def _dress(axes: Axes, title: str, unit: str, *, log_rounds: bool = True) -> Non
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-
-
-def _focus(axes: Axes, values: Sequence[Sequence[float]]) -> None:
-    """Show where the curves end; the first rounds, which are far above, may leave the picture."""
-    lowest = min(min(series) for series in values)
-    highest = max(series[-1] for series in values)
-    start = max(series[0] for series in values)
-    top = min(start, lowest + 4 * max(highest - lowest, 0.02))
-    axes.set_ylim(lowest - 0.06 * (top - lowest), top + 0.03 * (top - lowest))
 
 
 def _drawable(band: Band) -> Band:

@@ -493,18 +493,17 @@ def test_demo_shows_its_report(tmp_path, monkeypatch):
 
     def run_demo(out, **options):
         asked.update(options, out=out)
-        row = {"test_loss": 0.5, "r2": 0.17, "squared_gradient_norm": 1e-4, "epsilon": 1.0, "seconds": 3.2}
-        rows = [{**row, "method": "GD", "epsilon": float("inf")}, {**row, "method": "DIFF2-GD"}]
+        rows = [{"method": "fit", "epsilon": 1.0, "r2": 0.17, "share": 0.9}]
         return SimpleNamespace(
-            rows=rows, guarantee="The sentence.", figure=out / "demo.png", ledger=out / "ledger.jsonl",
-            notes=["One record is a person-year."], to_json=lambda: {"rows": rows},
+            rows=rows, guarantee="The sentence.", health="explains", figure=out / "demo.png", model=out / "model",
+            commands=["diff2 predict"], notes=["One record is a person-year."], to_json=lambda: {"rows": rows},
         )  # fmt: skip
 
     monkeypatch.setitem(sys.modules, "diff2_experiments.demo", SimpleNamespace(run_demo=run_demo, show=show))
     result = diff2_here("demo", "--out", tmp_path, "--epsilon", 2, "--seed", 4)
     assert result.exit_code == 0
-    assert asked == {"out": tmp_path, "epsilon": 2.0, "delta": 1e-5, "seed": 4, "progress": "lines"}
-    for text in ("DIFF2-GD", "0.17", "The sentence.", "person-year", "demo.png"):
+    assert asked == {"out": tmp_path, "epsilon": 2.0, "seed": 4, "progress": "lines"}
+    for text in ("fit", "0.170 (90%)", "The sentence.", "person-year", "demo.png", "diff2 predict"):
         assert text in result.stdout
     document = json.loads(diff2_here("demo", "--out", tmp_path, "--json").stdout)
-    assert [row["epsilon"] for row in document["rows"]] == ["inf", 1.0]
+    assert [row["epsilon"] for row in document["rows"]] == [1.0]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import math
-from pathlib import Path
+import shlex
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import diff2
+from diff2.cli.main import app
 from diff2.data import randhie
 from diff2.tables.frames import as_frame
 from diff2_experiments import demo, figures
@@ -98,50 +101,66 @@ def test_a_missing_table_names_the_remedy(monkeypatch):
         figures.require_matplotlib()
 
 
-@needs_table
-@needs_figures
-def test_a_short_demo_leaves_table_figure_models_and_ledgers(tmp_path: Path):
-    report = demo.run_demo(tmp_path / "out", rounds=12, progress=False)  # a leak warning would be an error here
-    assert [row["method"] for row in report.rows] == ["GD", "DP-GD", "DIFF2-GD"]
-    assert [row["epsilon"] for row in report.rows] == [math.inf, pytest.approx(1.0), pytest.approx(1.0)]
-    for row in report.rows:
-        assert set(row) == {"method", "test_loss", "r2", "squared_gradient_norm", "epsilon", "seconds"}
-        assert all(math.isfinite(row[name]) for name in ("test_loss", "r2", "squared_gradient_norm", "seconds"))
-    assert report.figure.read_bytes().startswith(b"\x89PNG")
-    assert diff2.Ledger.read(report.ledger).epsilon() == pytest.approx(1.0)
-    for name in ("gd", "dpgd", "diff2"):
-        assert {path.name for path in (tmp_path / "out" / name).iterdir()} == set(demo.RUN_FILES)
-    for name in ("dpgd", "diff2"):
-        header = diff2.Ledger.read(tmp_path / "out" / name / "ledger.jsonl").header
-        assert header["leaks"] == []
-        assert header["seeded"] is False
-    assert json.loads((tmp_path / "out" / "demo.json").read_text()) == report.to_json()
-    assert "NOT PRIVATE" not in report.guarantee
-    notes = " ".join(report.notes)
-    assert "person-year" in notes
-    assert "public" in notes
-    assert "GD is the reference: no clipping, no noise, not private" in notes
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """A demo whose networks are trained for three rounds; a warning of a leak would be an error."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("PLAIN", "TUNED"):
+            found = {label: dataclasses.replace(one, rounds=3) for label, one in getattr(demo, name).items()}
+            patch.setattr(demo, name, found)
+        patch.setattr(demo, "REFERENCE", dataclasses.replace(demo.REFERENCE, rounds=3))
+        return demo.run_demo(tmp_path_factory.mktemp("demo"), epsilons=(8.0,), progress=False)
 
 
 @needs_table
 @needs_figures
-def test_a_seed_makes_it_repeatable_and_not_private(tmp_path: Path):
-    first, second = (demo.run_demo(tmp_path, rounds=3, seed=3, progress=False) for _ in range(2))
+def test_the_demo_compares_fit_with_networks_and_with_no_privacy(short):
+    found = {(row["method"], row["epsilon"]): row["r2"] for row in short.rows}
+    private = [demo.FIT, *demo.PLAIN, *demo.TUNED]
+    assert set(found) == {(name, at) for name in private for at in (1.0, 8.0)} | {
+        (demo.NETWORK, None),
+        (demo.BOOSTING, None),
+    }
+    assert 0 < found[demo.FIT, 8.0] < found[demo.BOOSTING, None] == pytest.approx(0.19, abs=0.02)
+    assert all(row["share"] == row["r2"] / found[demo.BOOSTING, None] for row in short.rows)
+    assert json.loads((short.figure.parent / "demo.json").read_text()) == short.to_json()
+    assert short.figure.read_bytes().startswith(b"\x89PNG")
+
+
+@needs_table
+@needs_figures
+def test_the_model_of_the_demo_is_private_and_its_commands_work(short, capsys):
+    model = diff2.FittedModel.load(short.model)
+    assert model.epsilon == pytest.approx(1.0)
+    assert model.guarantee.private
+    assert model.guarantee.client_sizes == (3543, 3243, 1930, 2443, 2090, 2856)
+    assert str(model.guarantee) == short.guarantee
+    for line in short.commands:
+        assert CliRunner().invoke(app, shlex.split(line)[1:]).exit_code == 0, line
+    assert len((short.model.parent / "predictions.csv").read_text().splitlines()) == 1 + 4085
+    assert diff2.FittedModel.load(short.model.parent / "mine").epsilon == pytest.approx(1.0)
+    demo.show(short)
+    printed = capsys.readouterr().out
+    for text in ("boosting", "person-year", "public", *short.commands):
+        assert text in printed
+
+
+@needs_table
+@needs_figures
+def test_a_seed_makes_it_repeatable_and_not_private(tmp_path, monkeypatch):
+    for name in ("PLAIN", "TUNED"):
+        monkeypatch.setattr(demo, name, {})
+    monkeypatch.setattr(demo, "draw", lambda rows, path, subtitle: path)
+    first, second = (demo.run_demo(tmp_path, seed=3, epsilons=(), progress=False) for _ in range(2))
     assert "NOT PRIVATE" in first.guarantee
     assert "NOT PRIVATE" in first.notes[0]
-    assert [row["test_loss"] for row in first.rows] == [row["test_loss"] for row in second.rows]
+    assert first.rows == second.rows
 
 
 @needs_table
 @needs_figures
-def test_the_demo_replaces_its_own_files_and_nothing_else(tmp_path: Path):
-    (tmp_path / "diff2").mkdir()
-    for path in (tmp_path / demo.MARKER, tmp_path / "diff2" / "ledger.jsonl", tmp_path / "diff2" / "mine.txt"):
-        path.write_text("from before")
-    demo.run_demo(tmp_path, rounds=4, progress=False)
-    assert (tmp_path / "diff2" / "mine.txt").read_text() == "from before"
-    assert len(diff2.Ledger.read(tmp_path / "diff2" / "ledger.jsonl")) == 4
-    stranger = tmp_path / "diff2"
+def test_the_demo_leaves_the_files_of_others_alone(short, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(diff2.InvalidArgument, match="not the demo's; choose"):
-        demo.run_demo(stranger, rounds=3, progress=False)
-    assert (stranger / "ledger.jsonl").exists()
+        demo.run_demo(tmp_path, progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

@@ -116,19 +116,18 @@ def reproduce(
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where figure and ledgers go.")],
-    epsilon: Annotated[float, typer.Option(help="Budget of each private run.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="Budget of each private run.")] = 1e-5,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where model, figure and tables go.")],
+    epsilon: Annotated[float, typer.Option(help="Budget of the model that is kept.")] = 1.0,
     seed: Seed = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train with and without privacy on built-in data: doctor visits at six sites of the RAND experiment."""
+    """Fit a model to built-in data, doctor visits at six sites, and show how much of the accuracy survives privacy."""
     with ending():
-        _require_packages("demo", "diff2_experiments", "matplotlib", "statsmodels")
+        _require_packages("demo", "diff2_experiments", "matplotlib", "sklearn", "statsmodels")
         from diff2_experiments.demo import run_demo, show
 
-        report = run_demo(out, epsilon=epsilon, delta=delta, seed=seed, progress=shown(quiet or as_json))
+        report = run_demo(out, epsilon=epsilon, seed=seed, progress=shown(quiet or as_json))
         if as_json:
             emit_json(report.to_json())
         elif not quiet:
