@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -263,6 +264,12 @@ def test_chords_are_within_the_slack_and_two_thirds_of_it_is_needed():
     assert max(map(abs, errors)) + 1 < STANDARD.slack < 1.5 * max(map(abs, errors))
 
 
+@cache
+def drawn(sampler=None):
+    """Draws that several tests look at."""
+    return discrete_gaussian(SOURCE, 2_000_000, "scale") if sampler is None else sampler.draw(SOURCE, COUNT, "small")
+
+
 def probabilities(scale, reach):
     """Return P(-reach), ..., P(reach) of the discrete Gaussian."""
     k = np.arange(-reach, reach + 1)
@@ -272,7 +279,7 @@ def probabilities(scale, reach):
 
 @pytest.mark.parametrize(("factor", "is_right"), [(1.0, True), (0.98, False), (1.02, False)])
 def test_a_small_scale_has_its_probabilities(small, factor, is_right):
-    draws = np.clip(small.draw(SOURCE, COUNT, "small"), -28, 28)
+    draws = np.clip(drawn(small), -28, 28)
     expected = probabilities(8 * factor, 80)
     expected = np.array([expected[:53].sum(), *expected[53:108], expected[108:].sum()])
     counts = np.bincount(draws + 28, minlength=57)
@@ -282,7 +289,7 @@ def test_a_small_scale_has_its_probabilities(small, factor, is_right):
 
 @pytest.mark.parametrize(("factor", "is_right"), [(1.0, True), (0.99, False), (1.01, False)])
 def test_noise_is_normal_at_the_stated_scale(factor, is_right):
-    draws = discrete_gaussian(SOURCE, 2_000_000, "scale") / SCALE
+    draws = drawn() / SCALE
     pvalue = scipy.stats.kstest(draws, scipy.stats.norm(scale=factor).cdf).pvalue
     assert pvalue > 0.01 if is_right else pvalue < 1e-6
 
