@@ -84,7 +84,7 @@ def _read(path: Path, format: FileFormat, undecodable: str, problems: Problems) 
     else:
         frame = None
         try:
-            names = header_names(path, format, problems)
+            names = header_names(path, format, problems, undecodable)
             if len(problems.lines) == before:
                 frame = _by_arrow(path, format, names) or _by_csv_module(path, format, names, undecodable)
         except UnicodeError:
@@ -117,7 +117,7 @@ def _read_parquet(path: Path, problems: Problems) -> Frame | None:
         return None
 
 
-def header_names(path: Path, format: FileFormat, problems: Problems) -> tuple[str, ...]:
+def header_names(path: Path, format: FileFormat, problems: Problems, undecodable: str = "strict") -> tuple[str, ...]:
     """Return the names of the columns, after noting what they tell about a wrong format."""
     with _opened(path) as file:
         start = file.read(4)
@@ -128,7 +128,7 @@ def header_names(path: Path, format: FileFormat, problems: Problems) -> tuple[st
             f"set the encoding to {encoding} ({WHERE.format('encoding')})",
         )  # fmt: skip
         return ()
-    with opened_text(path, format, "replace") as file:  # it decodes records, too, which are for the reader to judge
+    with opened_text(path, format, undecodable) as file:  # which decodes some of the records, too
         names = tuple(name.strip() for name in next(csv_lines(file, format), []))
     if not names:
         problems.add(str(path), "is empty", "expected a line of column names and one line for each record")
