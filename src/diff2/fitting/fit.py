@@ -26,9 +26,7 @@ from .regression import fit_regression
 from .saving import model_sha256
 from .scoring import Errors, score_of
 from .session import Progress
-from .trees import with_trees
 
-TREES_SHARE = 0.3  # of the budget, for trees on the residual of a regression
 SCORE_SHARE = 0.02  # of the budget, for the score
 TASKS = {Classes: "classification", Counts: "counts", Regression: "regression"}
 
@@ -93,16 +91,15 @@ def fit(
     model: Any
     constant: Any
     if isinstance(target, Classes):
-        model = fit_classification(ask, mu, weight, preparation, bounds, len(target.values), rng)
+        model = fit_classification(ask, session.choose, mu, weight, preparation, bounds, len(target.values), rng)
         constant = model.offset
     elif isinstance(target, Counts):
         model, constant, most = fit_counts(ask, mu, weight, preparation, bounds, float(target.high), rng)
         limits = (0.0, most)
     else:
         limits = found or (float(target.low), float(target.high))  # type: ignore[arg-type]
-        model = fit_regression(ask, mu * math.sqrt(1 - TREES_SHARE), weight, preparation, bounds, limits, rng)
+        model = fit_regression(ask, session.choose, mu, weight, preparation, bounds, limits, rng)
         constant = model.offset
-        model = with_trees(ask, session.choose, mu * math.sqrt(TREES_SHARE), model, limits, rng)
     worth = None
     if score:
         worth = score_of(ask, session.mu * math.sqrt(scored), weight, Errors(model, target, limits, constant))
