@@ -54,9 +54,15 @@ def schema(kind, **roles):
     return Schema(COLUMNS, kind, TARGETS[kind], **roles)
 
 
+@contextmanager
 def few_trees():
-    """Return a context in which two trees are chosen among 16 candidates."""
-    return patch.multiple("diff2.fitting.trees", TREES=2, HALVES=4)
+    """Choose two trees among 16 candidates, however few the records are."""
+    with (
+        patch("diff2.fitting.trees.HALVES", 4),
+        patch("diff2.fitting.regression.tree_count", lambda signal: 2),
+        patch("diff2.fitting.classification.class_trees", lambda signal, prior: 2),
+    ):
+        yield
 
 
 @contextmanager

@@ -1,15 +1,14 @@
-"""Write ``docs/benchmark.md`` and its figure from stored runs. Everything in it is computed here."""
+"""Write ``docs/benchmark.md``, its figure and all values (``.csv``) from stored runs. Everything is computed here."""
 
 from __future__ import annotations
 
-import statistics
 import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from diff2_experiments.store import RunStore
 
-from .contestants import CONTESTANTS, DELTA, FIT
+from .contestants import BOOSTING, CONTESTANTS, DELTA, FIT, LINEAR
 from .figure import draw
 from .measures import BEST_SHARE, LEAST_COUNT, LEAST_EXPLAINED, LEAST_PROBABILITY, WORST_SHARE
 from .scores import Scores
@@ -19,16 +18,30 @@ SHORT, WIDTH = 300, 125  # characters of an error that are shown; of a line
 
 
 def write(stores: Iterable[Path], out: Path) -> Path:
-    """Write the page and, beside it, ``images/benchmark.png``."""
+    """Write the page and, beside it, ``images/benchmark.png`` and ``benchmark.csv``."""
     scores = Scores.of(RunStore(store).runs() for store in stores)
     image = out.parent / "images" / f"{out.stem}.png"
     image.parent.mkdir(parents=True, exist_ok=True)
     draw(scores, image)
-    out.write_text("\n".join(page(scores, f"images/{image.name}")) + "\n", encoding="utf-8")
+    values = out.with_suffix(".csv")
+    values.write_text("\n".join(_values(scores)) + "\n", encoding="utf-8")
+    out.write_text("\n".join(page(scores, f"images/{image.name}", values.name)) + "\n", encoding="utf-8")
     return out
 
 
-def page(scores: Scores, image: str) -> Iterator[str]:
+def _values(scores: Scores) -> Iterator[str]:
+    """Yield the lines of the file of all values, one for each run."""
+    yield "table,contestant,epsilon,seed,deviance,accuracy,auc"
+    for place, by_seed in scores.deviance.items():
+        table, name, epsilon = place
+        for seed, deviance in sorted(by_seed.items()):
+            error, auc = (one.get(place, {}).get(seed) for one in (scores.errors, scores.auc))
+            accuracy = None if error is None else 1 - error
+            cells = ("" if one is None else f"{one:.6g}" for one in (epsilon, seed, deviance, accuracy, auc))
+            yield ",".join([table, name, *cells])
+
+
+def page(scores: Scores, image: str, values: str) -> Iterator[str]:
     """Yield the lines of the page."""
     seeds = {seed for by_seed in scores.deviance.values() for seed in by_seed}
     yield "# Private models of public tables, compared"
@@ -63,9 +76,15 @@ def page(scores: Scores, image: str) -> Iterator[str]:
     yield from _left_out(scores)
     yield ""
     yield "## Tables"
-    for table in scores.tables:
-        yield ""
-        yield from _one_table(scores, table)
+    yield ""
+    yield from _by_table(scores)
+    yield ""
+    yield from _paragraph(
+        f"Share of the deviance that boosting explains: {FIT}, and in brackets the best of the other private "
+        f"contestants. In italics: {FIT} is worse than the mean or prior by more than a standard error. No share: "
+        "boosting itself explains too little. Deviance, accuracy and AUC of every contestant, by seed: "
+        f"[{values}]({values})."
+    )
 
 
 def _summary(scores: Scores) -> Iterator[str]:
@@ -133,31 +152,27 @@ def _left_out(scores: Scores) -> Iterator[str]:
         if all(
             scores.share(table, name, epsilon) is None for name in scores.contestants for epsilon in scores.epsilons
         ):
-            yield f"- {table}: no share, for boosting explains less than {LEAST_EXPLAINED:.0%}"
+            run = (table, BOOSTING, None) in scores.deviance
+            reason = f"boosting explains less than {LEAST_EXPLAINED:.0%}" if run else "boosting was not run"
+            yield f"- {table}: no share, for {reason}"
 
 
-def _one_table(scores: Scores, table: str) -> Iterator[str]:
-    rows, columns = scores.sizes[table]
-    schema = TABLES[table].schema
-    yield f"### {table}"
-    yield ""
-    yield f"{rows:,} rows to train on, {columns} columns; {schema.target.kind} of `{schema.target_name}`."
-    yield ""
-    header = ["contestant", "epsilon", "share", "deviance", "accuracy", "AUC", "deviance by seed"]
-    found = []
-    for name in scores.contestants:
-        for epsilon in scores.epsilons if CONTESTANTS[name].private else [None]:
-            place = (table, name, epsilon)
-            by_seed = scores.deviance.get(place, {})
-            if by_seed:
-                accuracy = [1 - value for value in scores.errors.get(place, {}).values()]
-                found.append([
-                    name, "" if epsilon is None else f"{epsilon:g}", _share(scores.share(table, name, epsilon)),
-                    f"{statistics.fmean(by_seed.values()):.4g}", _mean(accuracy),
-                    _mean(list(scores.auc.get(place, {}).values())),
-                    " ".join(f"{by_seed[seed]:.4g}" for seed in sorted(by_seed)),
-                ])  # fmt: skip
-    yield from _table(header, found)
+def _by_table(scores: Scores) -> Iterator[str]:
+    """Yield one line a table: its size, and the shares at each epsilon."""
+    below, rows = scores.below_baseline(FIT), []
+    for table in scores.tables:
+        count, columns = scores.sizes[table]
+        row = [table, TABLES[table].schema.target.kind, f"{count:,} x {columns}"]
+        for epsilon in scores.epsilons:
+            others = (name for name in scores.contestants if CONTESTANTS[name].private and name != FIT)
+            found = (scores.share(table, name, epsilon) for name in others)
+            best = max((one for one in found if one is not None), default=None)
+            cell = _share(scores.share(table, FIT, epsilon))
+            row.append(f"{f'*{cell}*' if (table, epsilon) in below else cell} ({_share(best)})")
+        row.append(_share(scores.share(table, LINEAR, None)))
+        rows.append(row)
+    header = ["table", "target", "rows x columns", *(f"epsilon {epsilon:g}" for epsilon in scores.epsilons)]
+    yield from _table([*header, "linear, not private"], rows)
 
 
 def _paragraph(text: str) -> Iterator[str]:
@@ -174,7 +189,3 @@ def _table(header: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}" if abs(value) < 100 else f"{value:.1e}"
-
-
-def _mean(values: list[float]) -> str:
-    return f"{statistics.fmean(values):.3f}" if values else ""

@@ -134,7 +134,10 @@ def test_a_run_of_the_baseline_from_end_to_end(tmp_path, capsys):
     assert all(line["deviance"] > 0 and line["seconds"] >= 0 for line in lines)
     main(["report", *store, "--out", str(tmp_path / "benchmark.md")])
     page = (tmp_path / "benchmark.md").read_text(encoding="utf-8")
-    assert "### randhie_visits" in page
+    assert "| randhie_visits | counts |" in page
+    values = (tmp_path / "benchmark.csv").read_text(encoding="utf-8").splitlines()
+    assert values[0].startswith("table,contestant,epsilon,seed,deviance")
+    assert any(line.startswith(f"randhie_visits,{BASELINE},,0,") for line in values), "per-seed values are kept"
     assert f"| {BASELINE} |" in page
     assert "diamonds, weather" in page, "what was not run is listed"
     assert Path(tmp_path / "images" / "benchmark.png").stat().st_size > 10_000

@@ -13,6 +13,7 @@ from diff2.planning.filter import Filter
 from diff2.planning.verify import verify
 from diff2.tables.kinds import Category, Classes, Number, Regression
 from diff2.tables.schema import Schema
+from fitted import few_trees
 
 RNG = np.random.default_rng(0)
 SIZE = 3000
@@ -71,7 +72,8 @@ class TestUnits:
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fit")
-    diff2.fit(TABLE, VISITS, epsilon=1.0, seed=1, directory=folder)
+    with few_trees():
+        diff2.fit(TABLE, VISITS, epsilon=1.0, seed=1, directory=folder)
     return folder / "ledger.jsonl"
 
 

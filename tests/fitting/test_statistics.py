@@ -19,6 +19,7 @@ from diff2.fitting.statistics import (
     ColumnHistograms,
     Design,
     Gram,
+    MeanResidual,
     NormHistogram,
     Residuals,
     TargetMean,
@@ -34,6 +35,7 @@ from diff2.fitting.trees import (
     ResidualSizes,
     Tree,
     TreeModel,
+    random_contrast,
 )
 from diff2.tables.rows import Rows
 
@@ -78,6 +80,8 @@ def statistics(scale: float) -> list:
     trees = tree_model(linear, numbers.theta)
     halves = [Half(rng.integers(0, 10, 3), rng.integers(0, 249, 3)) for _ in range(2)]
     tree = Tree(*halves, np.zeros(64))
+    several = tree._replace(values=np.zeros((64, CLASSES)))
+    class_trees = tree_model(classes, scores.theta, scores.offset)
     edges = np.array([1e-3, 0.1, 1.0, 10.0])
     return [
         ColumnHistograms((bin_edges(-10.0, 10.0),) * NUMERIC),
@@ -88,16 +92,18 @@ def statistics(scale: float) -> list:
         NormHistogram(numbers, edges),
         ClippedDescent(numbers, 0.7),
         ClippedDescent(scores, 0.7),
+        MeanResidual(numbers, 0.4),
         ResidualSizes(trees, (0.0, 2.0), edges),
         LeafSums(trees, tree, 0.3, (0.0, 2.0)),
         LeafWeights(trees, tree),
+        LeafSums(class_trees, several, 0.3, (-math.inf, math.inf)),
     ]
 
 
-def tree_model(linear: Design, theta: np.ndarray) -> TreeModel:
+def tree_model(linear: Design, theta: np.ndarray, offset: np.ndarray | float = 0.5) -> TreeModel:
     rng = np.random.default_rng(3)
     binning = Binning(rng.standard_normal((NUMERIC, 5)), (rng.permutation(CATEGORIES[0]),), 0.5)
-    return TreeModel(LinearModel(linear, theta, 0.5), binning)
+    return TreeModel(LinearModel(linear, theta, offset), binning)
 
 
 NAMES = [f"{type(one).__name__} {k}" for k, one in enumerate(statistics(1.0))]
@@ -127,22 +133,39 @@ class TestSensitivity:
         apart = statistic.total(low, np.ones(1), {}) - statistic.total(high, np.ones(1), {})
         assert np.linalg.norm(apart) == pytest.approx(statistic.diameter)
 
+    def test_leaf_sums_of_opposite_classes_in_one_leaf_are_a_diameter_apart(self):
+        trees = tree_model(design(0.0), np.zeros((1 + preparation().width + 5, 2)), np.zeros(2))
+        halves = [Half(np.zeros(3, int), np.full(3, 249))] * 2
+        statistic = LeafSums(trees, Tree(*halves, np.zeros((64, 2))), 0.3, (-math.inf, math.inf))
+        low, high = (Rows(np.zeros((1, NUMERIC)), np.zeros((1, 1), int), np.array([y])) for y in (0.0, 1.0))
+        apart = statistic.total(low, np.ones(1), {}) - statistic.total(high, np.ones(1), {})
+        assert np.linalg.norm(apart) == pytest.approx(statistic.diameter)
+
     @settings(deadline=None, max_examples=30)
+    @pytest.mark.parametrize("classes", [0, 2, CLASSES])
     @given(one=record(), other=record(), weight=st.floats(0, 1))
-    def test_no_record_moves_a_score_further_than_stated(self, one, other, weight):
-        trees = tree_model(design(1.0), np.ones(1 + preparation().width + 5))
-        rng = np.random.default_rng(4)
+    def test_no_record_moves_a_score_further_than_stated(self, classes, one, other, weight):
+        rng, size = np.random.default_rng(4), 1 + preparation().width + 5
         halves = [tuple(Half(rng.integers(0, 10, 3), rng.integers(0, 249, 3)) for _ in range(3)) for _ in range(2)]
-        scores = PairScores(trees, *halves, 0.3, (0.0, 2.0))
+        if classes:
+            one, other = (rows._replace(target=np.minimum(rows.target, classes - 1)) for rows in (one, other))
+            trees = tree_model(design(1.0), rng.standard_normal((size, classes)), np.zeros(classes))
+            scores = PairScores(trees, *halves, 0.3, (0.0, 2.0), random_contrast(classes, rng))
+        else:
+            trees = tree_model(design(1.0), np.ones(size))
+            scores = PairScores(trees, *halves, 0.3, (0.0, 2.0))
         rest = scores.total(one, np.array([0.9]), {}) * 7
         found = [scores.scores(rest + scores.total(rows, np.array([weight]), {})) for rows in (one, other)]
         assert np.abs(found[0] - found[1]).max() <= scores.sensitivity
 
-    def test_opposite_residuals_in_one_leaf_move_a_score_as_far_as_stated(self):
-        trees = tree_model(design(0.0), np.zeros(1 + preparation().width + 5))
+    @pytest.mark.parametrize("contrast", [None, np.array([-1.0, 1.0]) / math.sqrt(2)], ids=["numbers", "classes"])
+    def test_opposite_residuals_in_one_leaf_move_a_score_as_far_as_stated(self, contrast):
+        size = 1 + preparation().width + 5
+        theta, offset = (np.zeros(size), 0.5) if contrast is None else (np.zeros((size, 2)), np.zeros(2))
         half = (Half(np.zeros(3, int), np.full(3, 249)),)
-        scores = PairScores(trees, half, half, 0.3, (0.0, 2.0))
-        low, high = (Rows(np.zeros((1, NUMERIC)), np.zeros((1, 1), int), np.array([y])) for y in (0.0, 2.0))
+        scores = PairScores(tree_model(design(0.0), theta, offset), half, half, 0.3, (0.0, 2.0), contrast)
+        ends = (0.0, 2.0) if contrast is None else (0.0, 1.0)
+        low, high = (Rows(np.zeros((1, NUMERIC)), np.zeros((1, 1), int), np.array([y])) for y in ends)
         one, other = (scores.total(rows, np.ones(1), {}) for rows in (low, high))
         found = [scores.scores(7 * other + total)[0] for total in (one, other)]
         assert found[1] - found[0] == scores.sensitivity

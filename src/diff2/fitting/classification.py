@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .asking import Ask
-from .columns import Column, often_missing, uniform_column
+from .asking import Ask, Choose
+from .columns import Column, histograms_seen, often_missing, uniform_column
 from .linear import LinearModel
-from .preparation import Preparation, Projections, whitening_of
-from .second_moment import ROOT, as_matrix, noise_norm
+from .preparation import Preparation, Projections, whitening_of, whitening_seen
+from .second_moment import as_matrix, noise_norm
+from .slope import Slope
 from .statistics import (
     CONSTANT,
     FREE,
@@ -29,26 +30,60 @@ from .statistics import (
     Residuals,
     WhiteningMoment,
 )
+from .trees import TREE_SHARE, Leafing, TreeModel, tree_count, with_trees
 
 SHARES = {"target": 0.01, "histogram": 0.05, "whitening": 0.05, "gram": 0.20}
 MAX_ROUNDS = 32
+FEW_ROUNDS = 6
 MAX_FEATURES = 200
 LINEAR_BELOW = 600  # records times mu
+CLASS_SIGNAL = 0.2  # of that of a regression, for trees
 
 
 def fit_classification(
     ask: Ask,
+    choose: Choose | None,
     mu: float,
     weight: float,
     preparation: Preparation,
     bounds: np.ndarray,
     classes: int,
     rng: np.random.Generator,
-) -> LinearModel:
+) -> LinearModel | TreeModel:
     """Fit by releases that cost ``mu`` together; ``weight`` is that of the heaviest unit."""
     answer = ask(ClassShares(classes), mu * math.sqrt(SHARES["target"]))
     prior = np.maximum(answer.value, max(answer.noise_std, weight))
     prior /= prior.sum()
+    trees = 0 if choose is None else class_trees(mu / weight, prior)
+    model = _linear(ask, mu * math.sqrt(1 - TREE_SHARE * trees), weight, preparation, bounds, prior, rng)
+    if choose is None or not trees:
+        return model
+    leafing = Leafing(radius=public_radius(prior), step=min(1 / prior_curvature(prior), 8.0), classes=classes)
+    price = mu * math.sqrt((1 - SHARES["target"]) * TREE_SHARE * trees)
+    return with_trees(ask, choose, price, trees, model, leafing, rng)
+
+
+def class_trees(signal: float, prior: np.ndarray) -> int:
+    """Return how many trees are worth their noise: fewer than for numbers where a class is rare or classes are many.
+
+    >>> [class_trees(20_000, prior) for prior in (np.array([0.5, 0.5]), np.array([0.04, 0.96]), np.full(26, 1 / 26))]
+    [15, 0, 0]
+    """
+    spread = math.sqrt(1 - float(prior @ prior)) / public_radius(prior)
+    return tree_count(CLASS_SIGNAL * signal * min(1.0, spread) / math.sqrt(len(prior) - 1))
+
+
+def _linear(
+    ask: Ask,
+    mu: float,
+    weight: float,
+    preparation: Preparation,
+    bounds: np.ndarray,
+    prior: np.ndarray,
+    rng: np.random.Generator,
+) -> LinearModel:
+    """Return logistic regression on random features."""
+    classes = len(prior)
     preparation, spent = _prepared(ask, mu, weight, preparation, bounds)
     features = feature_count(mu / weight)
     preparation = replace(preparation, projections=_projections(preparation, features, rng))
@@ -62,14 +97,20 @@ def fit_classification(
     design = replace(design, matrix=centred.matrix, centre=centred.mean)
     radius = public_radius(prior) * math.sqrt(centred.dimension)
     theta, offset = np.zeros((len(centred.matrix), classes)), np.log(prior)
-    total = np.zeros_like(theta)
+    total, first = np.zeros_like(theta), rounds // 2
+    curvature = np.concatenate([[1.0], centred.curvature]) * prior_curvature(prior)
+    slope, before = Slope(np.repeat(curvature, classes)), np.zeros_like(theta)
     for round in range(rounds):
-        residuals = Residuals(design, theta, offset)
-        direction = ask(ClippedDescent(residuals, radius), math.sqrt(left / rounds)).value.reshape(theta.shape)
-        theta = theta + step * (direction - direction.mean(axis=1, keepdims=True))
-        if round >= rounds // 2:
-            total += theta / (rounds - rounds // 2)
-    return LinearModel(design, total, offset)
+        answer = ask(ClippedDescent(Residuals(design, theta, offset), radius), math.sqrt(left / rounds))
+        direction = answer.value.reshape(theta.shape)
+        direction = direction - direction.mean(axis=1, keepdims=True)
+        if round >= max(1, first if rounds >= FEW_ROUNDS else 1):
+            slope.see((before / round).ravel(), theta.ravel(), direction.ravel())
+        theta = theta + step * direction
+        before += theta
+        if round >= first:
+            total += theta / (rounds - first)
+    return LinearModel(design, total * slope.value, offset)
 
 
 def _prepared(
@@ -79,7 +120,7 @@ def _prepared(
     numeric, spent = len(bounds), 0.0
     if not numeric:
         return preparation, spent
-    if math.sqrt(2 * numeric) * weight / (mu * math.sqrt(SHARES["histogram"])) <= 0.1:
+    if histograms_seen(numeric, mu * math.sqrt(SHARES["histogram"]), weight):
         edges = tuple(class_edges(low, high) for low, high in bounds)
         answer = ask(ColumnHistograms(edges), mu * math.sqrt(SHARES["histogram"]))
         spent += SHARES["histogram"]
@@ -90,7 +131,7 @@ def _prepared(
     else:
         columns = tuple(uniform_column(low, high) for low, high in bounds)
         preparation = replace(preparation, columns=columns, nullable=())
-    if noise_norm(numeric, ROOT * 3 * numeric * weight / (mu * math.sqrt(SHARES["whitening"]))) <= 3:
+    if whitening_seen(numeric, mu * math.sqrt(SHARES["whitening"]), weight):
         moment = ask(WhiteningMoment(preparation), mu * math.sqrt(SHARES["whitening"]))
         spent += SHARES["whitening"]
         preparation = replace(preparation, whitening=whitening_of(as_matrix(moment.value), moment.noise_std))
@@ -114,6 +155,7 @@ class Centred(NamedTuple):
     rest: float  # the trace that is in no eigenvalue
     mean: np.ndarray  # drawn towards zero by its noise
     ridge: float
+    noise: float  # its norm
 
     @classmethod
     def of(cls, moment: np.ndarray, noise_std: float) -> Centred:
@@ -124,12 +166,19 @@ class Centred(NamedTuple):
         ridge = noise_norm(len(mean), noise_std)
         values, vectors = np.linalg.eigh(centred)
         values = np.maximum(values - ridge, 0.0)
-        return cls(values, vectors, max(float(np.trace(centred) - values.sum()), 0.0), kept * mean, ridge)
+        trace = likely_trace(float(np.trace(centred)), noise_std * math.sqrt(len(mean)))
+        return cls(values, vectors, max(trace - float(values.sum()), 0.0), kept * mean, ridge, ridge)
 
     @property
     def largest(self) -> float:
-        """The largest eigenvalue after division by itself and the ridge."""
-        return float(self.values.max() / (self.values.max() + self.ridge)) or 1.0
+        """The largest variance after division by itself and the ridge; noise may hide one of half its norm."""
+        most = float(self.values.max())
+        return (most + self.noise / 2) / (most + self.ridge)
+
+    @property
+    def curvature(self) -> np.ndarray:
+        """The variances of the model's features, about."""
+        return (self.values + self.rest / len(self.values)) / ((self.values + self.ridge) * self.largest)
 
     @property
     def effective(self) -> float:
@@ -154,14 +203,24 @@ class Centred(NamedTuple):
         return int(0.2 * left / (4.84 * (self.effective + 1) ** 2 * weight**2 * (classes - 1)))
 
 
+def likely_trace(trace: float, noise_std: float) -> float:
+    """Return the trace of features with length at most sqrt .75, between what was released and what is usual, by noise.
+
+    >>> round(likely_trace(0.6, 0.01), 2), round(likely_trace(3.0, 10.0), 2)
+    (0.6, 0.4)
+    """
+    usual, deviation = 0.4, 0.2
+    return (trace * deviation**2 + usual * noise_std**2) / (deviation**2 + noise_std**2)
+
+
 def _pace(centred: Centred, prior: np.ndarray, left: float, weight: float) -> tuple[int, float]:
     """Return the number of rounds and the step."""
     rounds = int(np.clip(centred.rounds(left, weight, len(prior)), 1, MAX_ROUNDS))
-    # Of the loss where all records are predicted by the prior; many classes of like size curve it less.
-    curvature = float(np.linalg.eigvalsh(np.diag(prior) - np.outer(prior, prior))[-1])
-    step = float(np.clip(1 / curvature, 2.0, math.sqrt(2 * len(prior))))
-    spread = math.sqrt(max(1 - float(prior @ prior), 1e-12))
-    most = math.sqrt(left) / (2 * spread * weight * centred.dimension) * step / 2  # of rounds times step
+    # Many classes of like size curve the loss less.
+    step = float(np.clip(1 / prior_curvature(prior), 2.0, math.sqrt(2 * len(prior))))
+    # Noise in outputs is to stay about one: it grows with the radius, and what is to be learnt with the spread.
+    size = math.sqrt(math.sqrt(max(1 - float(prior @ prior), 1e-12)) * public_radius(prior))
+    most = math.sqrt(left) / (2 * size * weight * centred.dimension) * step / 2  # of rounds times step
     if step * rounds > most:
         rounds = max(min(4, rounds), math.ceil(most / step))
         step = most / rounds
@@ -175,6 +234,11 @@ def feature_count(signal: float) -> int:
     [0, 100, 200]
     """
     return min(MAX_FEATURES, int(signal / 8)) if signal > LINEAR_BELOW else 0
+
+
+def prior_curvature(prior: np.ndarray) -> float:
+    """Return the largest curvature of the loss where all records are predicted by the prior."""
+    return float(np.linalg.eigvalsh(np.diag(prior) - np.outer(prior, prior))[-1])
 
 
 def public_radius(prior: np.ndarray) -> float:

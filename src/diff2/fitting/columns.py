@@ -93,6 +93,11 @@ def column_of(edges: np.ndarray, histogram: np.ndarray, noise_std: float) -> Col
     )
 
 
+def histograms_seen(columns: int, mu: float, weight: float) -> bool:
+    """Return whether histograms of all columns at this price show more than their noise: a tenth of the mass."""
+    return math.sqrt(2 * columns) * weight / mu <= 0.1
+
+
 def often_missing(histogram: np.ndarray, noise_std: float) -> bool:
     """Return whether a histogram shows that values of its column are missing: its bins add up to less than one."""
     return float(1 - histogram.sum()) > max(3 * noise_std * math.sqrt(len(histogram)), 1e-3)

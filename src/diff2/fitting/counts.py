@@ -10,7 +10,8 @@ magnitudes tells first what bound most counts need; where noise hides it, the me
 units, tells the scale. Clipping gradients draws predictions down: at the end all are
 multiplied by one factor, so that their released mean is that of the counts.
 
-Shares of the budget: magnitudes .01, mean of logarithms .01, mean .03, factor .01, the rest as in ``regression.py``.
+Shares of the budget: magnitudes .01, mean of logarithms .01, mean .03, factor .01 to .1, the rest as in
+``regression.py``.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from .preparation import Preparation
 from .regression import descent_of, prepared
 from .statistics import Residuals, TargetMean
 
-SHARES = {"magnitudes": 0.01, "logarithms": 0.01, "mean": 0.03, "factor": 0.01}
+SHARES = {"magnitudes": 0.01, "logarithms": 0.01, "mean": 0.03}
 REACH = 3.0
 MAX_ROUNDS = 32  # more follow the noise of large counts: equal or worse on synthetic tables and on RAND
+MOST_COUNTS = 0.8  # share of the counts that a bound is taken from
 MOST_RATIO = 4.0  # of a prediction to the mean, where the factor is found
 
 
@@ -96,11 +98,18 @@ def mean_and_bound(ask: Ask, mu: float, high: float) -> tuple[float, float]:
     logs = ask(LogMean(high), mu * math.sqrt(SHARES["logarithms"]))
     typical = math.expm1(min(max(float(logs.value[0]), logs.noise_std / 2), math.log1p(high)))
     span = standing_out(sizes.value, sizes.noise_std, 1)
+    if span is not None and float(sizes.value[span[0] : span[1] + 1].sum()) < MOST_COUNTS:
+        span = None  # noise hides the larger ones
     high = min(high, 8 * (1 + typical) if span is None else max(octave_around(*span)[1], 1.0))
     centred = TargetMean(0.0, high)
     answer = ask(centred, mu * math.sqrt(SHARES["mean"]))
     mean = centred.middle + float(answer.value[0])
     return (float(min(mean, high)) if mean > 3 * answer.noise_std else min(typical, high)), high
+
+
+def share_of_factor(mu: float, weight: float) -> float:
+    """Return the share of mu^2 for the factor: its noise is to be .05, for a hundredth to a tenth of the budget."""
+    return min(0.1, max(0.01, (MOST_RATIO * weight / (0.05 * mu)) ** 2))
 
 
 def fit_counts(
@@ -114,14 +123,15 @@ def fit_counts(
 ) -> CountModel:
     """Fit by releases that cost ``mu`` together; ``weight`` is that of the heaviest unit."""
     mean, high = mean_and_bound(ask, mu, high)
-    rest = mu * math.sqrt(1 - sum(SHARES.values()))
-    descent = descent_of(ask, rest, weight, prepared(ask, rest, preparation, bounds), rng)
+    factor = share_of_factor(mu, weight)
+    rest = mu * math.sqrt(1 - sum(SHARES.values()) - factor)
+    descent = descent_of(ask, rest, weight, *prepared(ask, rest, weight, preparation, bounds), rng)
     descent = descent._replace(rounds=min(descent.rounds, MAX_ROUNDS))
     offset = math.log(mean)
     theta = descent.run(
         ask, lambda theta: CountResiduals(descent.design, theta, np.array(offset), (0.0, high)), high / mean
     )
     model = LinearModel(descent.design, theta, offset)
-    answer = ask(RatioMean(model), mu * math.sqrt(SHARES["factor"]))
+    answer = ask(RatioMean(model), mu * math.sqrt(factor))
     ratio = max(float(answer.value[0]), 0.5) if answer.noise_std < 0.1 else 1.0
     return CountModel(LinearModel(descent.design, theta, offset - math.log(ratio)), mean, high)

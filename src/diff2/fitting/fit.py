@@ -27,9 +27,7 @@ from .regression import fit_regression
 from .saving import model_sha256
 from .scoring import Errors, score_of
 from .session import Progress
-from .trees import with_trees
 
-TREES_SHARE = 0.3  # of the budget, for trees on the residual of a regression
 SCORE_SHARE = 0.02  # of the budget, for the score
 AUTO, FEATURES, NETWORK = "auto", "features", "network"
 TASKS = {Classes: "classification", Counts: "counts", Regression: "regression"}
@@ -122,7 +120,7 @@ def fitted(
     """
     target = known.target
     census, session, ledger, rng = opening[:4]
-    weight, ask = census.heaviest, Watch(session.ask)
+    weight, ask, choose = census.heaviest, Watch(session.ask), session.choose if trees else None
     classes = len(target.values) if isinstance(target, Classes) else None
     expected = warning_of(epsilon, ledger.delta, weight, len(known.columns), classes)
     if expected is not None:
@@ -143,18 +141,15 @@ def fitted(
         limits = found or limits if isinstance(target, Regression) else limits
         model, constant, limits = network_of(ask, mu, weight, preparation, bounds, target, limits, rng, module)
     elif isinstance(target, Classes):
-        model = fit_classification(ask, mu, weight, preparation, bounds, len(target.values), rng)
+        model = fit_classification(ask, choose, mu, weight, preparation, bounds, len(target.values), rng)
         constant = model.offset
     elif isinstance(target, Counts):
         model, constant, most = fit_counts(ask, mu, weight, preparation, bounds, float(target.high), rng)
         limits = (0.0, most)
     else:
         limits = found or (float(target.low), float(target.high))  # type: ignore[arg-type]
-        for_trees = TREES_SHARE if trees else 0.0
-        model = fit_regression(ask, mu * math.sqrt(1 - for_trees), weight, preparation, bounds, limits, rng)
+        model = fit_regression(ask, choose, mu, weight, preparation, bounds, limits, rng)
         constant = model.offset
-        if trees:
-            model = with_trees(ask, session.choose, mu * math.sqrt(for_trees), model, limits, rng)
     worth = None
     if score:
         worth = score_of(ask, session.mu * math.sqrt(scored), weight, Errors(model, target, limits, constant))

@@ -11,6 +11,8 @@ from ..tables.rows import Rows
 from .statistics import Design
 
 QUANTILE = 0.93  # of the gradients, or residuals, that are not clipped
+CLIPPED = 0.08  # of their sum that is: where tails are heavy, fewer of them are, as far as the noise allows
+SMALL_NOISE = 0.006  # of a count, at which a radius may be larger
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +38,13 @@ def half_octaves(largest: float, count: int) -> np.ndarray:
 
 
 def radius_from(counts: np.ndarray, edges: np.ndarray, noise_std: float) -> float:
-    """Return the edge below which most values are, from counts with noise between the edges."""
+    """Return a radius that most values are below, and most of their sum, from counts with noise between the edges."""
     mass = np.where(counts < 2 * noise_std, 0.0, counts)
     if mass.sum() <= 0:
         return float(edges[-1])
-    shares = np.cumsum(mass) / mass.sum()
-    return float(edges[min(int(np.searchsorted(shares, QUANTILE)), len(edges) - 1)])
+    most = int(np.searchsorted(np.cumsum(mass) / mass.sum(), QUANTILE))
+    sizes = np.append(edges * 2**-0.25, edges[-1])  # about those of the values in each bin
+    beyond = np.maximum(sizes - edges[:, None], 0.0) @ mass
+    heavy = int(np.argmax(beyond <= CLIPPED * float(mass @ sizes)))
+    radius = float(edges[min(most, len(edges) - 1)])
+    return max(radius, min(float(edges[heavy]), radius * SMALL_NOISE / max(noise_std, 1e-300)))

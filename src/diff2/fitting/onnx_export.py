@@ -229,7 +229,7 @@ def _encoded(graph: Graph, preparation: Preparation, numbers: list[tuple[str, st
 
 
 def _trees(graph: Graph, model: TreeModel, prepared: Prepared, outputs: str) -> str:
-    """Return what all trees add, (rows, 1).
+    """Return what all trees add, (rows, 1) or (rows, classes).
 
     A question is whether min(250 r, 249) is above a whole threshold. Where r is a normal share of z, that is whether z
     is at least a quantile.
@@ -240,23 +240,24 @@ def _trees(graph: Graph, model: TreeModel, prepared: Prepared, outputs: str) -> 
         parts.append(graph("MatMul", graph.beside(prepared.scores), binning.oblique))
     for order, code in zip(binning.orders, prepared.codes, strict=True):
         parts.append(graph("Gather", (order + 0.5) / len(order) * BINS, code))
-    offset = np.asarray(model.linear.offset, np.float64).reshape(1, 1)
-    parts.append(graph("Div", graph("Sub", outputs, offset), float(binning.spread)))
+    offset = np.asarray(model.linear.offset, np.float64).reshape(1, -1)
+    moved = graph("Div", graph("Sub", outputs, offset), float(binning.spread))
+    parts.append(graph("Gather", moved, np.array([0]), axis=1) if offset.size == 2 else moved)
     numeric, directions = binning.oblique.shape
     halves = [half for tree in model.trees for half in (tree.first, tree.second)]
     columns = np.concatenate([half.columns for half in halves])
     limits = np.concatenate([half.thresholds for half in halves]) + 1.0
     last = numeric + directions + len(binning.orders)
-    by_quantile = ((columns >= numeric) & (columns < numeric + directions)) | (columns == last)
+    by_quantile = ((columns >= numeric) & (columns < numeric + directions)) | (columns >= last)
     limits[by_quantile] = ndtri(limits[by_quantile] / BINS)
     asked = graph("Gather", graph.beside(parts), columns, axis=1)
     answers = graph.cast(graph("GreaterOrEqual", asked, limits), "DOUBLE")
     questions, count = 2 * QUESTIONS, len(model.trees)
     places = np.kron(np.eye(count), 2.0 ** np.arange(questions)[::-1, None])
     leaves = graph("Add", graph("MatMul", answers, places), 4.0**QUESTIONS * np.arange(count))
-    values = np.concatenate([tree.values for tree in model.trees])
-    added = graph("Gather", values, graph.cast(leaves, "INT64"))
-    return graph("Mul", graph("ReduceSum", added, np.array([1]), keepdims=1), RATE)
+    values = np.concatenate([tree.values.reshape(len(tree.values), -1) for tree in model.trees])
+    added = graph("Gather", values, graph.cast(leaves, "INT64"))  # (rows, trees, 1 or classes)
+    return graph("Mul", graph("ReduceSum", added, np.array([1]), keepdims=0), RATE)
 
 
 def _labels(target: Classes) -> np.ndarray:

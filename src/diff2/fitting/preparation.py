@@ -18,7 +18,7 @@ import numpy as np
 
 from ..tables.rows import Rows
 from .columns import Column
-from .second_moment import length_limited, noise_norm
+from .second_moment import ROOT, length_limited, noise_norm
 
 MAX_WHITENED = 3.0
 
@@ -38,6 +38,11 @@ def whitening_vectors(standard: np.ndarray) -> np.ndarray:
     p = standard.shape[1]
     front = np.full((len(standard), 1), math.sqrt(p))
     return np.concatenate([front, length_limited(standard, math.sqrt(2 * p))], axis=1)
+
+
+def whitening_seen(p: int, mu: float, weight: float) -> bool:
+    """Return whether a second moment of such vectors at this price shows more than its noise."""
+    return noise_norm(p, ROOT * 3 * p * weight / mu) <= 3
 
 
 def whitening_of(moment: np.ndarray, noise_std: float) -> Whitening:

@@ -1,7 +1,8 @@
 r"""RF-M: squared error on random features, preconditioned by a released Gram matrix.
 
 Shares of the budget (of mu^2): histograms .05, whitening .05, mean of the target .005, Gram matrix .20, radii .02,
-descent .675.
+descent .675. What noise would hide is not asked for: histograms, whitening, histograms of gradients (the mean
+size of residuals is asked for instead), and for few records random features. Public numbers decide.
 """
 
 from __future__ import annotations
@@ -13,27 +14,33 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .asking import Answer, Ask
-from .columns import bin_edges, column_of, often_missing
+from .asking import Answer, Ask, Choose
+from .columns import bin_edges, column_of, histograms_seen, often_missing, uniform_column
 from .linear import LinearModel, half_octaves, radius_from
-from .preparation import Preparation, Projections, whitening_of
+from .preparation import Preparation, Projections, whitening_of, whitening_seen
 from .second_moment import as_matrix, noise_norm
+from .slope import Slope
 from .statistics import (
+    FREE,
     ClippedDescent,
     ColumnHistograms,
     Design,
     Gram,
+    MeanResidual,
     NormHistogram,
     Residuals,
     TargetMean,
     WhiteningMoment,
 )
+from .trees import TREE_SHARE, Leafing, TreeModel, tree_count, with_trees
 
 SHARES = {"histogram": 0.05, "whitening": 0.05, "target": 0.005, "gram": 0.20, "norms": 0.02, "descent": 0.675}
 LOOKS = (0, 1, 2, 4, 8, 16)  # rounds at which the radius is found anew
 NORM_BINS = 30
 MAX_ROUNDS = 160
 MOST_FOR_MEAN = 0.5
+LINEAR_BELOW = 600  # records times mu
+MEAN_RESIDUAL_SHARE = 0.05
 
 
 class Whitener(NamedTuple):
@@ -99,40 +106,52 @@ def projections(preparation: Preparation, features: int, rng: np.random.Generato
     return Projections(inputs, scores, rng.uniform(0, 2 * math.pi, features))
 
 
-def prepared(ask: Ask, mu: float, preparation: Preparation, bounds: np.ndarray) -> Preparation:
-    """Return the preparation with columns and whitening from releases."""
-    edges = tuple(bin_edges(low, high) for low, high in bounds)
+def prepared(
+    ask: Ask, mu: float, weight: float, preparation: Preparation, bounds: np.ndarray
+) -> tuple[Preparation, float]:
+    """Return the preparation with columns and whitening from releases, and their share of the budget."""
+    edges, spent = tuple(bin_edges(low, high) for low, high in bounds), 0.0
     if not edges:
-        return preparation
-    answer = ask(ColumnHistograms(edges), mu * math.sqrt(SHARES["histogram"]))
-    splits = np.cumsum([len(one) - 1 for one in edges])[:-1]
-    parts = np.split(answer.value, splits)
-    columns = tuple(column_of(one, part, answer.noise_std) for one, part in zip(edges, parts, strict=True))
-    nullable = tuple(j for j in preparation.nullable if often_missing(parts[j], answer.noise_std))
+        return preparation, spent
+    if histograms_seen(len(edges), mu * math.sqrt(SHARES["histogram"]), weight):
+        answer = ask(ColumnHistograms(edges), mu * math.sqrt(SHARES["histogram"]))
+        spent += SHARES["histogram"]
+        parts = np.split(answer.value, np.cumsum([len(one) - 1 for one in edges])[:-1])
+        columns = tuple(column_of(one, part, answer.noise_std) for one, part in zip(edges, parts, strict=True))
+        nullable = tuple(j for j in preparation.nullable if often_missing(parts[j], answer.noise_std))
+    else:
+        columns, nullable = tuple(uniform_column(low, high) for low, high in bounds), ()
     preparation = replace(preparation, columns=columns, nullable=nullable)
-    moment = ask(WhiteningMoment(preparation), mu * math.sqrt(SHARES["whitening"]))
-    return replace(preparation, whitening=whitening_of(as_matrix(moment.value), moment.noise_std))
+    if whitening_seen(len(edges), mu * math.sqrt(SHARES["whitening"]), weight):
+        moment = ask(WhiteningMoment(preparation), mu * math.sqrt(SHARES["whitening"]))
+        spent += SHARES["whitening"]
+        preparation = replace(preparation, whitening=whitening_of(as_matrix(moment.value), moment.noise_std))
+    return preparation, spent
 
 
 def fit_regression(
     ask: Ask,
+    choose: Choose | None,
     mu: float,
     weight: float,
     preparation: Preparation,
     bounds: np.ndarray,
     target: tuple[float, float],
     rng: np.random.Generator,
-) -> LinearModel:
+) -> LinearModel | TreeModel:
     """Fit by releases that cost ``mu`` together; ``weight`` is that of the heaviest unit."""
+    trees = 0 if choose is None else tree_count(mu / weight)
+    price, mu = mu * math.sqrt(TREE_SHARE * trees), mu * math.sqrt(1 - TREE_SHARE * trees)
     share = share_of_mean(mu, weight)
     mean = released_mean(ask, mu * math.sqrt(share), target)
     mu *= math.sqrt((1 - share) / (1 - SHARES["target"]))
-    preparation = prepared(ask, mu, preparation, bounds)
-    descent = descent_of(ask, mu, weight, preparation, rng)
-    theta = descent.run(
-        ask, lambda theta: Residuals(descent.design, theta, np.array(mean), target), target[1] - target[0]
-    )
-    return LinearModel(descent.design, theta, mean)
+    descent = descent_of(ask, mu, weight, *prepared(ask, mu, weight, preparation, bounds), rng)
+    longest = max(target[1] - mean, mean - target[0])
+    theta = descent.run(ask, lambda theta: Residuals(descent.design, theta, np.array(mean), target), longest)
+    model = LinearModel(descent.design, theta, mean)
+    if choose is None or not trees:
+        return model
+    return with_trees(ask, choose, price, trees, model, Leafing(target), rng)
 
 
 def share_of_mean(mu: float, weight: float) -> float:
@@ -150,81 +169,85 @@ def released_mean(ask: Ask, mu: float, target: tuple[float, float]) -> float:
     return float(np.clip(centred.middle + offset, *target))
 
 
-def descent_of(ask: Ask, mu: float, weight: float, preparation: Preparation, rng: np.random.Generator) -> Descent:
-    """Return features whose second moment is about the identity, from a released Gram matrix."""
-    features = int(np.clip(mu / weight / 30, 200, 400))
+def feature_count(signal: float) -> int:
+    """Return how many random features are worth their noise, from records times mu; none for few: a linear model.
+
+    >>> [feature_count(signal) for signal in (200, 800, 5000, 9000)]
+    [0, 100, 200, 300]
+    """
+    return int(min(max(min(signal / 8, 200), signal / 30), 400)) if signal > LINEAR_BELOW else 0
+
+
+def descent_of(
+    ask: Ask, mu: float, weight: float, preparation: Preparation, spent: float, rng: np.random.Generator
+) -> Descent:
+    """Return features whose second moment is about the identity, from a released Gram matrix.
+
+    Args:
+        spent: share of mu^2 that the preparation has cost.
+    """
+    features = feature_count(mu / weight)
     preparation = replace(preparation, projections=projections(preparation, features, rng))
-    design = Design(preparation, 1 / (2 * math.sqrt(preparation.original)), 1 / math.sqrt(features))
+    linear = 0.5 if features else FREE / math.sqrt(1.5)
+    design = Design(preparation, linear / math.sqrt(preparation.original), 1 / math.sqrt(max(1, features)))
     gram = ask(Gram(design), mu * math.sqrt(SHARES["gram"]))
     whitener = shrunk(as_matrix(gram.value), gram.noise_std)
-    allowed = SHARES["descent"] * mu**2 / (4.84 * weight**2)
+    looks, norms = radius_looks(mu / weight)
+    left = (1 - SHARES["target"] - spent - SHARES["gram"] - norms) * mu**2
+    allowed = left / (4.84 * weight**2)
     while int(0.2 * allowed / whitener.effective_dimension**2) < 8 and whitener.ridge <= 1:
         whitener = whitener._replace(ridge=whitener.ridge * 1.3)
     allowed /= whitener.effective_dimension**2
     rounds = max(1, min(MAX_ROUNDS, max(8, int(0.008 * allowed)), int(0.2 * allowed)))
-    return Descent(mu, replace(design, matrix=whitener.matrix), whitener, rounds)
+    return Descent(replace(design, matrix=whitener.matrix), whitener, rounds, left, looks, norms * mu**2)
+
+
+def radius_looks(signal: float) -> tuple[int, float]:
+    """Return how many histograms of gradients noise leaves readable, and their share; none: the mean residual.
+
+    Noise is to have a deviation of at most .05 in a bin.
+
+    >>> [radius_looks(signal)[0] for signal in (100, 300, 5000)]
+    [0, 2, 6]
+    """
+    looks = min(len(LOOKS), int(SHARES["norms"] * (0.05 * signal) ** 2 / 2))
+    return looks, SHARES["norms"] if looks else MEAN_RESIDUAL_SHARE
 
 
 class Descent(NamedTuple):
     """Descent with clipped gradients, in coordinates in which the loss is about round."""
 
-    mu: float
     design: Design
     whitener: Whitener
     rounds: int
+    left: float  # of mu^2, for the descent
+    looks: int  # rounds at which the radius is found
+    norms: float  # of mu^2, for that
 
     def run(self, ask: Ask, residuals_at: Callable[[np.ndarray], Residuals], longest: float) -> np.ndarray:
         """Return the mean of the last half of the iterates; the first residuals are at most ``longest``."""
-        mu, whitener, rounds = self.mu, self.whitener, self.rounds
-        looks = [round for round in LOOKS if round < rounds]
+        whitener, rounds = self.whitener, self.rounds
+        looks = [round for round in LOOKS[: self.looks] if round < rounds]
         # The longest gradient of the first round: the longest residual times the longest features.
         edges = half_octaves(longest / math.sqrt(whitener.ridge + float(whitener.values.min())), NORM_BINS)
         radius, theta, total = float(edges[-1]), np.zeros(len(whitener.values)), np.zeros(len(whitener.values))
         step, slope, averaged = CautiousStep(whitener.safe_step), Slope(whitener.curvature), 0
+        if not looks:
+            mean = ask(MeanResidual(residuals_at(theta), longest), math.sqrt(self.norms))
+            size = max(float(mean.value[0]), mean.noise_std)
+            radius = min(radius, 1.5 * size * math.sqrt(whitener.effective_dimension))
         for round in range(rounds):
             residuals = residuals_at(theta)
             if round in looks:
-                counts = ask(NormHistogram(residuals, edges), mu * math.sqrt(SHARES["norms"] / len(looks)))
+                counts = ask(NormHistogram(residuals, edges), math.sqrt(self.norms / len(looks)))
                 radius = min(radius, radius_from(counts.value, edges, counts.noise_std))
-            answer = ask(ClippedDescent(residuals, radius), mu * math.sqrt(SHARES["descent"] / rounds))
+            answer = ask(ClippedDescent(residuals, radius), math.sqrt(self.left / rounds))
             if averaged:
-                slope.see(total / averaged, theta, answer)
+                slope.see(total / averaged, theta, answer.value)
             theta = theta + step.after(answer) * answer.value
             if round >= rounds // 2:
                 total, averaged = total + theta, averaged + 1
         return total / averaged * slope.value
-
-
-class Slope:
-    r"""How far the mean of the iterates should be drawn back to zero, from descent directions that are released anyway.
-
-    With p the predictions of the mean iterate less the mean, and y the target less the mean, the best multiple of p is
-    :math:`1 + E[(y - p) p] / E[p^2]`. The descent direction at :math:`\bar\theta` is :math:`E[(y - p) \psi]`, so the
-    numerator is its product with :math:`\bar\theta`. The noise of a direction is independent of all iterates before it:
-    products with an earlier mean are right on average. Directions are asked at the current iterate; what they would be
-    at the mean one follows from the curvature.
-    """
-
-    def __init__(self, curvature: np.ndarray):
-        self._curvature = curvature
-        self._products: list[float] = []
-        self._squares: list[float] = []
-        self._noise: list[float] = []
-
-    def see(self, mean: np.ndarray, current: np.ndarray, direction: Answer) -> None:
-        """Take in a direction at ``current``, released after the iterates that ``mean`` is of."""
-        there = direction.value + self._curvature * (current - mean)
-        self._products.append(float(mean @ there))
-        self._noise.append(direction.noise_std * float(np.linalg.norm(mean)))
-        self._squares.append(float(self._curvature @ mean**2))
-
-    @property
-    def value(self) -> float:
-        """Between 0, where noise is all that iterates show, and 1."""
-        if not self._products:
-            return 1.0
-        product = float(np.sum(self._products)) + math.hypot(*self._noise)  # one deviation is the benefit of the doubt
-        return float(np.clip(1 + product / max(float(np.sum(self._squares)), 1e-300), 0.0, 1.0))
 
 
 class CautiousStep:

@@ -112,13 +112,14 @@ def _of_trees(model: TreeModel, schema: Schema) -> Iterator[str]:
     for order, width in zip(model.binning.orders, schema.widths, strict=False):
         if sorted(order.ravel().tolist()) != list(range(width)):
             yield "the order of the categories of a column lacks one"
-    columns = numeric + directions + len(schema.widths) + 1
+    classes = len(schema.target.values) if isinstance(schema.target, Classes) else 0
+    columns = numeric + directions + len(schema.widths) + (classes if classes > 2 else 1)
     for tree in model.trees:
-        yield from _of_tree(tree, columns)
+        yield from _of_tree(tree, columns, (LEAVES, classes) if classes else (LEAVES,))
 
 
-def _of_tree(tree: Tree, columns: int) -> Iterator[str]:
-    yield from _shape("the leaves of a tree", tree.values, (LEAVES,))
+def _of_tree(tree: Tree, columns: int, leaves: tuple[int, ...]) -> Iterator[str]:
+    yield from _shape("the leaves of a tree", tree.values, leaves)
     for half in (tree.first, tree.second):
         yield from _of_half(half)
         if (half.columns >= columns).any():

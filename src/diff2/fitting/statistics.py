@@ -153,11 +153,7 @@ class Residuals:
         outputs = self.design.features(rows, cache) @ self.theta + self.offset
         if self.theta.ndim == 1:
             return np.clip(rows.target, *self.bounds) - outputs
-        outputs -= outputs.max(axis=1, keepdims=True)
-        np.exp(outputs, out=outputs)
-        outputs /= -outputs.sum(axis=1, keepdims=True)
-        outputs[np.arange(rows.size), rows.target.astype(np.int64)] += 1.0
-        return outputs
+        return class_residuals(outputs, rows.target)
 
     def norms(self, rows: Rows, cache: dict[Any, Any]) -> tuple[np.ndarray, np.ndarray]:
         """Return the residuals and the lengths of the gradients."""
@@ -183,6 +179,26 @@ class NormHistogram:
 
 
 @dataclass(frozen=True)
+class MeanResidual:
+    """The mean size of the residuals, each at most the bound."""
+
+    residuals: Residuals
+    bound: float
+    purpose: str = NORMS
+
+    @property
+    def longest(self) -> float:
+        return self.bound
+
+    @property
+    def diameter(self) -> float:
+        return self.bound
+
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
+        return np.array([weights @ np.minimum(np.abs(self.residuals.of(rows, cache)), self.bound)])
+
+
+@dataclass(frozen=True)
 class ClippedDescent:
     """The sum of the records' descent directions, each no longer than the radius."""
 
@@ -202,6 +218,15 @@ class ClippedDescent:
         residual, norms = self.residuals.norms(rows, cache)
         factors = weights * np.minimum(1.0, self.radius / np.maximum(norms, 1e-300))
         return (self.residuals.design.features(rows, cache).T @ (residual.T * factors).T).ravel()
+
+
+def class_residuals(outputs: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Return one for the class that came, less the probabilities; ``outputs`` are overwritten."""
+    outputs -= outputs.max(axis=1, keepdims=True)
+    np.exp(outputs, out=outputs)
+    outputs /= -outputs.sum(axis=1, keepdims=True)
+    outputs[np.arange(len(outputs)), target.astype(np.int64)] += 1.0
+    return outputs
 
 
 def _moment(vectors: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -49,6 +49,7 @@ from .statistics import (
     ColumnHistograms,
     Design,
     Gram,
+    MeanResidual,
     NormHistogram,
     Residuals,
     TargetMean,
@@ -57,8 +58,8 @@ from .statistics import (
 from .trees import Binning, Half, LeafSums, LeafWeights, PairScores, ResidualSizes, Tree, TreeModel
 
 STATISTICS: tuple[type, ...] = (
-    *(ColumnHistograms, WhiteningMoment, TargetMean, ClassShares, Gram, NormHistogram, ClippedDescent),
-    *(Magnitudes, Zoom, LogMean, RatioMean, ResidualSizes, PairScores, LeafSums, LeafWeights),
+    *(ColumnHistograms, WhiteningMoment, TargetMean, ClassShares, Gram, NormHistogram, MeanResidual),
+    *(ClippedDescent, Magnitudes, Zoom, LogMean, RatioMean, ResidualSizes, PairScores, LeafSums, LeafWeights),
     *(ErrorSizes, CutDeviances, ScoreHistogram, Moments),
 )
 PARTS: tuple[type, ...] = (

@@ -11,6 +11,9 @@ by at most 2 C w, however many candidates there are and however deep they are. T
 the 64 leaves are released (two records in one leaf, with opposite signs, are 2 C apart) and the leaves' weights
 (:math:`\sqrt 2` apart).
 
+**Classes.** A record's residual is a vector, one for the class that came less the probabilities, no longer than C. The
+score takes its product with a public random contrast of length one, which is within C; the leaves release all of it.
+
 A candidate is a pair of *halves*, three questions each, so that the scores of all pairs come from one matrix product.
 Residuals are rounded to whole numbers, at most 511 of them to the radius: scores are exact.
 """
@@ -28,16 +31,18 @@ from ..tables.rows import Rows
 from .asking import Ask, Choose
 from .linear import LinearModel, half_octaves, radius_from
 from .preparation import Preparation
-from .second_moment import ROOT
+from .second_moment import ROOT, length_limited
+from .statistics import class_residuals
 
 QUESTIONS = 3  # of a half
 LEAVES = 4**QUESTIONS
 LEVELS = 511  # whole numbers that a residual as long as the radius is rounded to
 BINS = 250
-TREES, RATE = 15, 0.7
+RATE = 0.7
+MOST_TREES, TREE_SHARE = 15, 0.02  # of the budget, for each
 HALVES = 55  # on either side: 3,025 candidates
 SHARES = {"structure": 0.40, "leaves": 0.52, "leaf weights": 0.05, "residuals": 0.03}
-LOOKS = (0, 2, 5, 10, 14)  # trees before which the radius is found anew
+LOOKS = (0, 2, 5, 10, 15, 20)  # trees before which the radius is found anew
 RADIUS_BINS = 40
 
 
@@ -60,7 +65,7 @@ class Tree(NamedTuple):
 
     first: Half
     second: Half
-    values: np.ndarray  # (64,)
+    values: np.ndarray  # (64,) or (64, classes)
 
     def leaves(self, bins: np.ndarray) -> np.ndarray:
         """Return the leaf of each record."""
@@ -80,9 +85,17 @@ class Binning(NamedTuple):
         parts = [column.rank(rows.numeric[:, j])[:, None] for j, column in enumerate(preparation.columns)]
         parts.append(ndtr(preparation.scores(rows) @ self.oblique))
         parts += [(order[rows.codes[:, j], None] + 0.5) / len(order) for j, order in enumerate(self.orders)]
-        parts.append(ndtr((model.outputs(rows, cache)[:, None] - model.offset) / self.spread))
+        parts.append(ndtr(_moved(model, rows, cache) / self.spread))
         ranks = np.nan_to_num(np.concatenate(parts, axis=1), nan=0.5)
         return np.minimum(ranks * BINS, BINS - 1).astype(np.uint8)
+
+
+def _moved(model: LinearModel, rows: Rows, cache: dict[Any, Any]) -> np.ndarray:
+    """Return how far outputs are from the constant: (rows, 1), of more than two classes (rows, classes)."""
+    moved = model.outputs(rows, cache) - model.offset
+    if moved.ndim == 1:
+        return moved[:, None]
+    return moved if moved.shape[1] > 2 else moved[:, :1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +105,11 @@ class TreeModel:
     linear: LinearModel
     binning: Binning
     trees: tuple[Tree, ...] = ()
+
+    @property
+    def offset(self) -> np.ndarray | float:
+        """The constant that the linear model starts from."""
+        return self.linear.offset
 
     def bins(self, rows: Rows, cache: dict[Any, Any]) -> np.ndarray:
         """Return the bins, kept for the next statistic."""
@@ -109,9 +127,27 @@ class TreeModel:
         cache["outputs"] = (len(self.trees), outputs)
         return outputs
 
-    def clipped(self, rows: Rows, radius: float, bounds: tuple[float, float], cache: dict[Any, Any]) -> np.ndarray:
-        """Return the residuals in units of radius / 511, rounded to whole numbers."""
-        residual = np.clip(rows.target, *bounds) - self.outputs(rows, cache)
+    def residual(self, rows: Rows, bounds: tuple[float, float], cache: dict[Any, Any]) -> np.ndarray:
+        """Return what the target is above the prediction: (rows,) or, for classes, (rows, classes)."""
+        outputs = self.outputs(rows, cache)
+        return (
+            np.clip(rows.target, *bounds) - outputs
+            if outputs.ndim == 1
+            else class_residuals(outputs.copy(), rows.target)
+        )
+
+    def clipped(
+        self,
+        rows: Rows,
+        radius: float,
+        bounds: tuple[float, float],
+        cache: dict[Any, Any],
+        contrast: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return the residuals, or their products with a contrast, in units of radius / 511, as whole numbers."""
+        residual = self.residual(rows, bounds, cache)
+        if contrast is not None:
+            residual = length_limited(residual, radius) @ contrast
         return np.rint(np.clip(residual / radius, -1.0, 1.0) * LEVELS)
 
 
@@ -127,7 +163,7 @@ class ResidualSizes:
     diameter: float = ROOT
 
     def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
-        sizes = np.abs(np.clip(rows.target, *self.bounds) - self.model.outputs(rows, cache))
+        sizes = np.abs(self.model.residual(rows, self.bounds, cache))
         return np.bincount(np.searchsorted(self.edges, sizes), weights=weights, minlength=len(self.edges) + 1)
 
 
@@ -140,6 +176,7 @@ class PairScores:
     second: tuple[Half, ...]
     radius: float
     bounds: tuple[float, float]
+    contrast: np.ndarray | None = None  # of classes, of length one
     purpose: str = "structure"
     sensitivity: int = 2 * LEVELS  # for a record of weight one
 
@@ -147,7 +184,7 @@ class PairScores:
         """Return the sums of the leaves of all pairs; ``weights`` are in units of the heaviest."""
         bins = self.model.bins(rows, cache)
         # Towards zero: a unit of many records, each a share of it, is then no longer than its residuals.
-        whole = np.trunc(weights * self.model.clipped(rows, self.radius, self.bounds, cache))
+        whole = np.trunc(weights * self.model.clipped(rows, self.radius, self.bounds, cache, self.contrast))
         left, right = (_indicators(halves, bins) for halves in (self.first, self.second))
         right *= whole[:, None].astype(np.float32)
         return (left.T @ right).astype(np.float64).ravel()  # whole numbers below 2^24: exact in single precision
@@ -177,8 +214,12 @@ class LeafSums:
         return 2 * self.radius
 
     def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
-        residual = self.model.clipped(rows, self.radius, self.bounds, cache) * (self.radius / LEVELS)
-        return np.bincount(self.tree.leaves(self.model.bins(rows, cache)), weights * residual, LEAVES)
+        leaves, values = self.tree.leaves(self.model.bins(rows, cache)), self.tree.values
+        if values.ndim == 1:
+            residual = self.model.clipped(rows, self.radius, self.bounds, cache) * (self.radius / LEVELS)
+            return np.bincount(leaves, weights * residual, LEAVES)
+        residual = length_limited(self.model.residual(rows, self.bounds, cache), self.radius)
+        return np.stack([np.bincount(leaves, weights * one, LEAVES) for one in residual.T], axis=1).ravel()
 
 
 @dataclass(frozen=True)
@@ -220,43 +261,80 @@ class Candidates:
         return Half(columns, thresholds)
 
 
+def tree_count(signal: float) -> int:
+    """Return how many trees are worth their noise, from records times mu; each gets 2 % of the budget.
+
+    >>> [tree_count(signal) for signal in (1000, 1500, 3000, 20_000)]
+    [0, 8, 15, 15]
+    """
+    return min(MOST_TREES, int(MOST_TREES * (signal / 2000) ** 2)) if signal > 1200 else 0
+
+
+class Leafing(NamedTuple):
+    """What trees of a kind of target need: the radius, if it is public, and what a leaf's mean residual is worth."""
+
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    radius: float | None = None
+    step: float = 1.0
+    classes: int = 0
+
+
 def with_trees(
-    ask: Ask, choose: Choose, mu: float, model: LinearModel, bounds: tuple[float, float], rng: np.random.Generator
+    ask: Ask, choose: Choose, mu: float, count: int, model: LinearModel, leafing: Leafing, rng: np.random.Generator
 ) -> TreeModel:
     """Add trees to a linear model by releases that cost ``mu`` together."""
-    preparation = model.design.preparation
+    preparation, bounds, classes = model.design.preparation, leafing.bounds, leafing.classes
     columns, oblique = len(preparation.columns), 2 * len(preparation.columns)
+    # In the coordinates of theta the second moment of the features is about the identity.
+    spread = max(float(np.linalg.norm(model.theta)) / math.sqrt(max(1, classes)), 1e-6)
     binning = Binning(
         _directions(columns, oblique, rng),
         tuple(rng.permutation(count) for count in preparation.categories),
-        # In the coordinates of theta the second moment of the features is about the identity.
-        min(max(float(np.linalg.norm(model.theta)), 1e-6), (bounds[1] - bounds[0]) / 2),
+        min(spread, (bounds[1] - bounds[0]) / 2),
     )
     found = TreeModel(model, binning)
-    p = preparation.original
-    shares = np.full(columns + oblique + len(preparation.categories) + 1, 1 / p)
+    p, own = preparation.original, classes if classes > 2 else 1
+    shares = np.full(columns + oblique + len(preparation.categories) + own, 1 / p)
     shares[columns : columns + oblique] = 1 / max(1, oblique)
-    shares[-1] = 2 / p
-    candidates, edges = Candidates(shares, rng), half_octaves(bounds[1] - bounds[0], RADIUS_BINS)
-    radius, each = float(edges[-1]), {name: mu * math.sqrt(share / TREES) for name, share in SHARES.items()}
-    for number in range(TREES):
-        if number in LOOKS:
-            sizes = ask(ResidualSizes(found, bounds, edges), mu * math.sqrt(SHARES["residuals"] / len(LOOKS)))
+    shares[-own:] = 2 / p / own
+    candidates = Candidates(shares, rng)
+    edges = half_octaves(bounds[1] - bounds[0] if leafing.radius is None else leafing.radius, RADIUS_BINS)
+    looks = [number for number in LOOKS if number < count] if leafing.radius is None else []
+    radius, each = float(edges[-1]), {name: mu * math.sqrt(share / count) for name, share in SHARES.items()}
+    for number in range(count):
+        if number in looks:
+            sizes = ask(ResidualSizes(found, bounds, edges), mu * math.sqrt(SHARES["residuals"] / len(looks)))
             radius = min(radius, radius_from(sizes.value, edges, sizes.noise_std))
         first, second = (tuple(candidates.draw() for _ in range(HALVES)) for _ in range(2))
-        place = choose(PairScores(found, first, second, radius, bounds), each["structure"])
-        tree = Tree(first[place // HALVES], second[place % HALVES], np.zeros(LEAVES))
+        contrast = random_contrast(classes, rng) if classes else None
+        place = choose(PairScores(found, first, second, radius, bounds, contrast), each["structure"])
+        tree = Tree(first[place // HALVES], second[place % HALVES], np.zeros((LEAVES, classes) if classes else LEAVES))
         candidates.chosen += [tree.first, tree.second]
         sums = ask(LeafSums(found, tree, radius, bounds), each["leaves"])
         counts = ask(LeafWeights(found, tree), each["leaf weights"])
-        tree = tree._replace(values=leaf_values(sums.value, counts.value, sums.noise_std, radius))
-        found = replace(found, trees=(*found.trees, tree))
+        values = leaf_values(sums.value.reshape(tree.values.shape), counts.value, sums.noise_std, radius)
+        found = replace(found, trees=(*found.trees, tree._replace(values=leafing.step * values)))
     return found
+
+
+def random_contrast(classes: int, rng: np.random.Generator) -> np.ndarray:
+    """Return public numbers for the classes, of sum zero and length one: two groups of classes against each other.
+
+    >>> abs(random_contrast(2, np.random.default_rng(0))).round(3)
+    array([0.707, 0.707])
+    """
+    signs = np.where(rng.permutation(classes) < classes / 2, 1.0, -1.0)
+    signs -= signs.mean()
+    return signs / np.linalg.norm(signs)
 
 
 def leaf_values(sums: np.ndarray, counts: np.ndarray, noise_std: float, radius: float) -> np.ndarray:
     """Return the mean residual of each leaf, drawn towards zero where noise or few records make it uncertain."""
-    spread = max((float(sums @ sums) - LEAVES * noise_std**2) / max(float(counts @ counts), 1e-300), 1e-12)
+    free = 1
+    if sums.ndim == 2:  # residuals of classes add up to zero
+        sums, counts, free = sums - sums.mean(axis=1, keepdims=True), counts[:, None], sums.shape[1] - 1
+    signal = float(np.sum(np.square(sums))) - LEAVES * free * noise_std**2
+    spread = max(signal / free / max(float(np.sum(np.square(counts))), 1e-300), 1e-12)
     denominator = counts**2 + noise_std**2 / spread + (0.1 / LEAVES) ** 2
     return np.clip(sums * counts / denominator, -radius, radius)
 
