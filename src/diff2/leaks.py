@@ -1,4 +1,4 @@
-"""Leaks that are asked for by name: each kind has a code, a page under docs/leaks/, and a warning that names both.
+"""Leaks that are asked for by name: each kind has a code, which its warning names, and a page under docs/leaks/.
 
 A ledger keeps the words, in which a leak is named once; :func:`code_of` finds the code to them.
 """
@@ -39,20 +39,11 @@ def code_of(name: str) -> str:
     return DECLARED
 
 
-def page_of(code: str) -> str:
-    """Return the page about a kind of leak.
-
-    >>> page_of("LEAK-NO-NOISE")
-    'docs/leaks/no-noise.md'
-    """
-    return f"docs/leaks/{code.removeprefix('LEAK-').lower()}.md"
-
-
 def leak(code: str, message: str, *, strict: bool, stacklevel: int = 3) -> None:
     """Warn of a leak that was asked for, or refuse it under ``strict``."""
     if code not in CODES:
         raise InvalidArgument(f"expected a code of {sorted(CODES)}, got {code!r}")
     text = f"{code}: {message}"
     if strict:
-        raise PrivacyLeakError(f"{text} This is refused because strict=True ({page_of(code)}).")
-    warnings.warn(f"{text} See {page_of(code)}.", PrivacyLeakWarning, stacklevel=stacklevel)
+        raise PrivacyLeakError(f"{text} This is refused because strict=True.")
+    warnings.warn(text, PrivacyLeakWarning, stacklevel=stacklevel)

@@ -78,10 +78,22 @@ def test_nothing_is_cut_off_and_dark_is_dark(browser, file):
     assert brightness["dark"] < 150 < 600 < brightness["light"]
 
 
-def test_it_prints_on_two_sheets(browser, file, tmp_path):
+def crowded(found):
+    """The same facts with more columns, runs and files than a page can show."""
+    columns = [{**found["columns"][i % 7], "name": f"column number {i} of the table", "bounds": [i, 10**i]}
+               for i in range(40)]  # fmt: skip
+    runs = [{"run": f"models/model-{i}", "epsilon": 1.0, "state": "complete"} for i in range(30)]
+    project = {"epsilon": 3.2, "delta": 1e-6, "limit": 5.0, "notes": ["Two fingerprints."], "runs": runs}
+    files = [{**found["files"][i % 6], "name": f"file-{i}.json"} for i in range(20)]
+    return {**found, "columns": columns, "project": project, "files": files}
+
+
+@pytest.mark.parametrize("change", [lambda found: found, crowded], ids=["plain", "crowded"])
+def test_it_prints_on_two_sheets(browser, file, tmp_path, change):
+    (tmp_path / "page.html").write_text(page(change(facts(file.parent / "model"))), encoding="utf-8")
     context = browser.new_context()
     view = context.new_page()
-    view.goto(file.as_uri())
-    data = view.pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True, print_background=True)
+    view.goto((tmp_path / "page.html").as_uri())
+    data = view.pdf(prefer_css_page_size=True, print_background=True)
     context.close()
     assert len(re.findall(rb"/Type\s*/Page\b", data)) == 2

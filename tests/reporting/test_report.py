@@ -19,6 +19,7 @@ from diff2.tables.draft import draft
 from diff2.tables.kinds import Category, Number, Regression
 from diff2.tables.schema import Schema
 from fitted import few_trees, schema, table
+from ledgers import KINDS, lines_of
 from stubs import rechained
 
 RUN = """
@@ -120,6 +121,23 @@ def test_what_is_shown_of_columns_quality_and_files(trained, fitted):
     assert [one["kind"] for one in of_fit["columns"]] == [
         "number", "number", "category", "date", "flag", "category", "regression",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_run_has_a_report(kind, tmp_path):
+    """Random batches, groups, clients, trees, sites that add noise: all parts are there, epsilon is that of the ledger."""
+    (tmp_path / "ledger.jsonl").write_text("\n".join(lines_of(kind)) + "\n")
+    found, ledger = facts(tmp_path), diff2.Ledger.read(tmp_path / "ledger.jsonl")
+    stated = found["guarantee"]
+    assert stated["groups"][0]["epsilon"][0] == ledger.epsilon()
+    epsilons = [row["epsilon"][0] for row in stated["groups"]]
+    assert epsilons == sorted(epsilons)
+    assert (stated["mu"] is None) == any(release.sampling != "full" for release in ledger.releases)
+    for guess in stated["guesses"]:
+        bound = math.exp(ledger.epsilon()) * guess["false_positives"] + ledger.delta
+        assert guess["false_positives"] <= guess["true_positives"] <= min(1.0, bound * (1 + 1e-3))
+    assert read(page(found)).tags.count(("span", {"class": "place"})) == 9
+    assert card(found).startswith("---\n")
 
 
 class Words(html.parser.HTMLParser):

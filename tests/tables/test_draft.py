@@ -148,7 +148,7 @@ def test_schema_prints_a_draft(people, tmp_path):
     assert checked.exit_code == 0
     assert "NOT PRIVATE" in checked.stdout
     assert "height (cm)" in checked.stdout
-    assert "warning: these counts are exact" in checked.stderr
+    assert "warning: LEAK-CHECK: these counts are exact" in checked.stderr
 
 
 def test_schema_names_what_is_wrong_with_a_file(people):

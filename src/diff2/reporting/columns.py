@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 LEAKED = "read off the data, a leak; not shown"
-CLAMPED = "values outside count as the nearest bound"
+CLAMPED = "clamped to the bounds"
 KINDS = {  # of fit, how a column becomes numbers
     "number": CLAMPED,
     "category": "one of the list, other, or missing",

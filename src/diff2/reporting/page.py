@@ -16,7 +16,8 @@ from .style import STYLE
 
 Facts = Mapping[str, Any]
 NO_NETWORK = "default-src 'none'; style-src 'unsafe-inline'"
-MOST_COLUMNS, MOST_NAMES, MOST_VALUES, MOST_LEAKS = 10, 8, 5, 6
+MOST_COLUMNS, MOST_NAMES, MOST_VALUES, MOST_LEAKS, MOST_RUNS, MOST_FILES = 10, 6, 5, 6, 6, 9
+LONG = (5, 8, 9)  # parts that may go on on the next sheet
 MARKS = {True: ("✓", "checked"), False: ("–", "not checked")}
 SIGN_OFF = (
     "The bounds, lists and sizes in parts 2 and 5 are public knowledge.",
@@ -61,7 +62,8 @@ def number(value: Any) -> str:
 
 def _section(place: int, title: str, *children: object, wide: bool = False) -> Markup:
     heading = tag("h2", tag("span", place, class_="place"), title)
-    return tag("section", heading, *children, class_="whole" if wide else None)
+    kind = "whole table" if wide and place in LONG else "whole" if wide else None
+    return tag("section", heading, *children, class_=kind)
 
 
 def _bar(facts: Facts) -> Markup:
@@ -227,7 +229,7 @@ def _project(facts: Facts) -> Markup:
         )
         return _section(8, "All runs on these data together", tag("p", words), wide=True)
     rows: list[list[object]] = [
-        [run["run"], number(run["epsilon"]), run["state"]] for run in found["runs"][-MOST_COLUMNS:]
+        [run["run"], number(run["epsilon"]), run["state"]] for run in found["runs"][-MOST_RUNS:]
     ]
     limit = "" if found["limit"] is None else f", of {number(found['limit'])} that are allowed"
     words = (
@@ -246,9 +248,11 @@ def _files(facts: Facts) -> Markup:
             file["holds"],
             tag("code", file["sha256"]) if file["sha256"] else "",
         ]
-        for file in facts["files"]
+        for file in facts["files"][:MOST_FILES]
     ]
-    return _section(9, "Files", table(["file", "for", "holds", "SHA-256"], rows), wide=True)
+    rest = len(facts["files"]) - MOST_FILES
+    more = [tag("p", f"{rest} more are in the JSON document.", class_="soft")] if rest > 0 else []
+    return _section(9, "Files", table(["file", "for", "holds", "SHA-256"], rows), *more, wide=True)
 
 
 def _sign_off(facts: Facts) -> Markup:

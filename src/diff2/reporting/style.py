@@ -56,12 +56,13 @@ svg text { fill: var(--soft); font-size: 10px; } .axis { stroke: var(--line); }
   @page { size: A4; margin: 11mm; }
   :root { --paper: #fff; --ink: #000; --soft: #444; --line: #bbb; --card: #fff; --blue: #1f5fbf; --green: #1a7f4b;
     --amber: #9a5b00; --red: #b3261e; }
-  html { font-size: 8.8pt; } body { padding: 0; max-width: none; line-height: 1.3; print-color-adjust: exact;
+  html { font-size: 8.4pt; } body { padding: 0; max-width: none; line-height: 1.3; print-color-adjust: exact;
     -webkit-print-color-adjust: exact; }
   main { grid-template-columns: 1fr 1fr; gap: 2mm; margin-top: 2mm; } .three { gap: 5mm;
     grid-template-columns: auto minmax(0, 1fr) minmax(0, 1.5fr); }
-  .lines { grid-template-columns: 2fr 1fr 2fr; } section { padding: 2mm 3mm; break-inside: avoid; }
+  .lines { grid-template-columns: 2fr 1fr 2fr; } section { padding: 1.6mm 3mm; break-inside: avoid; }
+  section.table { break-inside: auto; } tr, h2 { break-inside: avoid; } h2 { break-after: avoid; }
   header { padding: 2.5mm 4mm; } h2 { margin-bottom: 1mm; }
   th, td { padding-top: .3mm; padding-bottom: .3mm; } figure { max-width: 75mm; }
-  .wide { overflow: visible; } .line { margin-top: 8mm; } }
+  .wide { overflow: visible; } td code { font-size: .62rem; white-space: nowrap; } .line { margin-top: 8mm; } }
 """

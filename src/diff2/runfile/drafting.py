@@ -63,7 +63,7 @@ def draft_run_file(
     if len(files) == 1:
         where = [f'file = {_text(str(files[0]))}  # one client; client_column = "..." tells several apart']
     lines = [
-        "# What is trained on what, how, and within which budget. Every key: diff2 run-schema, docs/run-file.md.",
+        "# What is trained on what, how, and within which budget. Every key: diff2 run-schema.",
         "# Write what is open, look at what to expect (diff2 plan), then train (diff2 train).",
         "",
         "[data]",
