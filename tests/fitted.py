@@ -90,12 +90,22 @@ def changed_statistics(draw, statistic):
         ((new, array),) = packed(Zoom((0,), changed, False)).arrays.items()
         arrays[new] = array
         tree = json.loads(json.dumps(tree).replace(name, new))
-    numbers = [key for key, value in tree.items() if isinstance(value, int | float)]
+    numbers = list(_numbers(tree))
     if numbers and draw(st.booleans()):
-        tree[draw(st.sampled_from(numbers))] = draw(st.sampled_from([0, 1, -1.0, 1e-31, 1e-30, 1e30, "inf", True, 9]))
+        table, key = draw(st.sampled_from(numbers))
+        table[key] = draw(st.sampled_from([0, 0.0, 1, -1.0, 1e-31, 1e-30, 1e30, "inf", True, 9]))
     if draw(st.sampled_from([False] * 9 + [True])):
         tree[draw(st.sampled_from([*tree, "longest"]))] = draw(st.sampled_from([None, [], "x", 1e-9, dict(tree)]))
     return tree, arrays
+
+
+def _numbers(tree):
+    """The places of all numbers within plain values."""
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        if isinstance(value, dict | list):
+            yield from _numbers(value)
+        elif isinstance(value, int | float):
+            yield tree, key
 
 
 def fitted(kind, *, epsilon=8.0, seed=0, rows=400, **options):

@@ -12,7 +12,9 @@ from diff2.federation.site.open_fit import OpenFit
 from diff2.federation.wire.messages import Message, read, write
 from diff2.federation.wire.request import ANSWER, CLOSE, DESCRIBE, OPEN
 from diff2.federation.wire.statistic import StatisticRequest
-from diff2.fitting.statistics import ClassShares, TargetMean
+from diff2.fitting.columns import uniform_column
+from diff2.fitting.preparation import Preparation
+from diff2.fitting.statistics import ClassShares, TargetMean, WhiteningMoment
 from diff2.planning import filter as filter_module
 from diff2.planning.filter import Filter
 from diff2.privacy.accounting import gdp_epsilon
@@ -194,6 +196,13 @@ class TestOwnNoise:
 def test_an_open_fit_takes_no_sealed_request():
     with pytest.raises(Exception, match="not be sealed"):
         OpenFit.read(object.__new__(OpenFit), Message("ask", {}), sealed=True)
+
+
+def test_no_warning_tells_of_a_record(site):
+    """A deviation of zero divides by zero, and zero by zero where a value is the centre; here warnings are errors."""
+    schema = AGREEMENT.schema
+    columns = tuple(uniform_column(one.low, one.high)._replace(deviation=0.0) for one in schema.numeric)
+    assert ask(site, WhiteningMoment(Preparation(columns, schema.widths, schema.nullable))).kind == ANSWER
 
 
 def test_the_answer_is_the_bounded_sum(site):
