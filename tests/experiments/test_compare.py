@@ -16,6 +16,7 @@ import pytest
 import diff2
 from commands import change, diff2_here, single_line, write_folder
 from diff2 import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
+from diff2.runfile.fit import read_federated
 from diff2_experiments.comparison import compare
 from diff2_experiments.comparison_report import summaries
 from diff2_experiments.files import find_file, read_compare_file, read_tune_file
@@ -85,6 +86,8 @@ def test_every_file_of_the_package_is_found_by_name_and_can_be_read(file):
         assert read_experiment(file).points
     elif kind == "paper":
         assert read_grids(read_tune_file(file), None, "reduced")
+    elif kind == "sites":
+        assert read_federated(file).schema
     else:
         assert choose_methods(read_compare_file(file), None, [1.0, 3.0])
 

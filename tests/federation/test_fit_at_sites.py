@@ -17,6 +17,7 @@ from diff2.federation.wire.messages import write
 from diff2.fitting.cohort import ClientTable
 from diff2.fitting.saving import ARRAYS, PREPARATION, SCHEMA
 from diff2.fitting.travelling import Unpacked
+from diff2.fitting.trees import TREE_SHARE
 from diff2.planning.filter import Filter
 from diff2.planning.verify import verify
 from diff2.privacy import BoundedMean, Release
@@ -111,7 +112,7 @@ class TestOwnNoise:
         gram, theirs = (
             next(release for release in one.ledger.releases if release.purpose == "gram") for one in (model, here)
         )
-        assert theirs.multiplier / gram.multiplier == pytest.approx(1 / math.sqrt(0.7), rel=0.01)
+        assert theirs.multiplier / gram.multiplier == pytest.approx(1 / math.sqrt(1 - 2 * TREE_SHARE), rel=0.001)
         assert math.hypot(*prices) == pytest.approx(MU, rel=1e-6)
 
     @pytest.mark.parametrize("honest", [1, 2])

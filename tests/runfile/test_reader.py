@@ -90,7 +90,7 @@ def test_infinite_epsilon_can_be_a_word(read, epsilon):
     assert read(("epsilon = 1.0", f"epsilon = {epsilon}")).privacy.epsilon == math.inf
 
 
-VALUES = {"rounds": 7, "gain": 0.5, "float": 2.5, "int": 3}
+VALUES = {"rounds": 7, "restart_interval": 3, "gain": 0.5, "float": 2.5, "int": 3}
 
 
 @pytest.mark.parametrize("name", sorted(diff2.algorithms.ALGORITHMS))

@@ -37,7 +37,6 @@ from .preparation import MAX_WHITENED, Preparation
 from .regression import prepared
 
 NORMS_SHARE = 0.02
-PREPARED_SHARE = 0.1  # of histograms and whitening of numbers
 ROUNDS, RATE = 200, 0.15
 PROBES, PROBES_EVERY = 1000, 10
 LOOKS = (0, 1, 2, 4, 8, 16, 32, 64, 128)  # rounds at which the radius is found anew
@@ -103,7 +102,7 @@ def fit_network(
     """Fit by releases that cost ``mu`` together, those of the task included; ``weight``: of the heaviest unit."""
     what, spent = task
     nullable = preparation.nullable  # all of them: the width of the inputs is public
-    preparation, share = prepared(ask, mu, preparation, bounds), PREPARED_SHARE if len(bounds) else 0.0
+    preparation, share = prepared(ask, mu, weight, preparation, bounds)
     preparation = replace(preparation, nullable=nullable)
     left = mu * math.sqrt(1 - spent - share - NORMS_SHARE)
     generator = torch.Generator().manual_seed(int(rng.integers(2**62)))

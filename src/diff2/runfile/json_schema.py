@@ -121,10 +121,11 @@ def _type(hint: Any) -> dict[str, Any]:
 
 
 def _descriptions(kind: type) -> dict[str, str]:
-    """Return what the docstring of a class says of its arguments."""
-    _, _, rest = (kind.__doc__ or "").partition("Args:")
+    """Return what the docstrings of a class and of what it inherits say of its arguments."""
     found: dict[str, str] = {}
-    for names, text in re.findall(r"^ {8}([\w, ]+): (.*(?:\n {12}.*)*)", rest, re.M):
-        for name in names.split(", "):
-            found[name.strip()] = " ".join(text.replace("``", "").split())
+    for one in reversed(kind.__mro__):
+        _, _, rest = (one.__doc__ or "").partition("Args:")
+        for names, text in re.findall(r"^ {8}([\w, ]+): (.*(?:\n {12}.*)*)", rest, re.M):
+            for name in names.split(", "):
+                found[name.strip()] = " ".join(text.replace("``", "").split())
     return found

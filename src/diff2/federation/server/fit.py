@@ -19,7 +19,7 @@ import numpy as np
 from ..._validate import positive
 from ...fitting.asking import Scores, Statistic
 from ...fitting.cohort import Census, added
-from ...fitting.fit import algorithm_of, fitted
+from ...fitting.fit import AUTO, algorithm_of, fitted, method_of
 from ...fitting.model import FittedModel
 from ...fitting.opening import Opened, header_of, public_draws
 from ...fitting.saving import ARRAYS, HEALTH, PREPARATION, SCHEMA
@@ -104,7 +104,10 @@ def fit_at_sites(
         cohort, mechanism = noisy, SitesMechanism(noisy, ledger, run.noise)
     session = Session(cohort, mechanism, Filter(budget), progress)
     opening = Opened(census, session, ledger, public_draws(run.noise))
-    model = fitted(schema, opening, budget.epsilon, score=agreement.settings.score, trees=trust is None)
+    method, why = method_of(AUTO, None)
+    model = fitted(
+        schema, opening, budget.epsilon, score=agreement.settings.score, trees=trust is None, method=method, why=why
+    )
     if not (directory / ARRAYS).exists():  # it is written last
         for file in (SCHEMA, PREPARATION, HEALTH):
             (directory / file).unlink(missing_ok=True)
