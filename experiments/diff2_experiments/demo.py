@@ -114,7 +114,7 @@ class Data:
         tuned = algorithm in TUNED.values() or algorithm == REFERENCE
         model = start_model() if tuned else mlp(len(self.tensors.features), 1, seed=seed or 0)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="epsilon=inf", category=PrivacyLeakWarning)  # the name says it
+            warnings.filterwarnings("ignore", message="LEAK-NO-NOISE", category=PrivacyLeakWarning)  # the name says it
             result = train(
                 model, "squared", self.tensors.clients, algorithm, Budget(epsilon, DELTA), weighting="records",
                 seed=seed, progress=False,
