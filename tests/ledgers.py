@@ -11,7 +11,10 @@ from catalogue import PRIVATE, run
 from commands import write_folder
 from diff2.runfile.reader import read_run_file
 from diff2.runfile.run import train_run_file
+from diff2.tables.kinds import Category, Number, Regression
+from diff2.tables.schema import Schema
 from federated import federated_run, own_noise
+from fitted import few_trees, table
 
 KINDS = [
     "dpgd",
@@ -27,7 +30,11 @@ KINDS = [
     "recursive, client, 2 of 3 drawn",
     "sites add the noise",
     "private scaling",
+    "fit",
+    "fit, groups, clients alike",
+    "evaluate",
 ]
+TARGET = Regression(0, 10)
 RUN_FILE = """
 [data]
 files = ["north.csv", "south.csv"]
@@ -64,9 +71,25 @@ def lines_of(kind):
             write_folder(folder, RUN_FILE, north=20, south=15)
             train_run_file(read_run_file(folder / "run.toml"), folder / "run")
             folder = folder / "run"
+        elif kind.startswith(("fit", "evaluate")):
+            _fit(kind, folder)
         else:
             run(kind, budget=PRIVATE, seed=None, directory=folder)
         return tuple((folder / "ledger.jsonl").read_text().splitlines())
+
+
+def _fit(kind, folder):
+    """Fit trees to a small table, or evaluate them; a column without bounds has them released."""
+    whose = {"unit": "group", "weighting": "clients"} if "groups" in kind else {}
+    roles = {"clients": "hospital", "groups": "person"} if whose else {}
+    known = Schema(
+        {"age": Number(0, 100), "income": Number(), "sex": Category(("f", "m"))}, "regression", TARGET, **roles
+    )
+    with few_trees(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = diff2.fit(table(), known, epsilon=2.0, directory=folder if kind != "evaluate" else None, **whose)
+        if kind == "evaluate":
+            diff2.evaluate(made, table(seed=1), epsilon=2.0, directory=folder)
 
 
 def changes(value):

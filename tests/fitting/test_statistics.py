@@ -172,7 +172,7 @@ class TestSensitivity:
 
     @pytest.mark.parametrize("records", [1, 2, 700, 1021, 3000])
     def test_no_unit_of_many_records_moves_a_score_further_than_stated(self, records):
-        """Red where every record is rounded to the nearest number: 2,042 for a stated 1,022 with 1,021 records."""
+        """Red where every record is rounded to the nearest: 2,042 for a stated 1,022 with 1,021 records."""
         trees = tree_model(design(0.0), np.zeros(1 + preparation().width + 5))
         half = (Half(np.zeros(3, int), np.full(3, 249)),)
         scores = PairScores(trees, half, half, 0.3, (0.0, 2.0))

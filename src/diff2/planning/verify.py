@@ -25,6 +25,7 @@ from ..privacy.mechanism import noise_scale
 from ..privacy.release import EXPONENTIAL, GAUSSIAN, NONE, ZERO
 from ..questions import SCALING, Question, Smoothness
 from .filter import EVALUATION, FILTER, check_filter
+from .fit_ledger import check_fit
 from .header import described, read_plan, require_same, with_parties
 from .plan import Plan
 
@@ -32,6 +33,7 @@ CLAIMS = (  # of the header, protected by the chain alone
     "seeded, leaks, engine, columns, run_file, signed_by, version, time, and settings of the algorithm that no release "
     "shows"
 )
+OF_FIT = "sha256, purpose, and the dimension of a choice"  # of a release of a fit, likewise
 NOISED = "the deviation of every noise, from its multiplier and sensitivity"
 PLANNED = (
     "the noise multipliers, from algorithm, budget, sizes and protection",
@@ -62,13 +64,17 @@ def verify(path: str | os.PathLike[str]) -> Verified:
     if noise is not None:
         check_releases(str(path), ledger, noise)
     if filtered:
-        check_filter(str(path), ledger)
+        check_fit(str(path), ledger)
     _check_noise(str(path), ledger)
+    if filtered:
+        check_filter(str(path), ledger)
     try:
         _check_end(f"{path}, line {last}", ledger)
     except (TypeError, ValueError, KeyError, AttributeError) as error:  # where no plan has checked what it is made of
         raise LedgerError(f"{first}: the header is damaged ({error!r}); restore the file from a copy") from None
-    claims = "" if found.changed is None else {1: CLAIMS, last: "model"}.get(found.changed, "sha256")
+    claims = (
+        "" if found.changed is None else {1: CLAIMS, last: "model"}.get(found.changed, OF_FIT if filtered else "sha256")
+    )
     found.require_unchanged(path, f" What can be recomputed agrees; look at: {claims}." if claims else "")
     checked: tuple[str, ...] = (f"the chain of its {last - (not ledger.complete)} lines", NOISED)
     if ledger.complete:
@@ -162,8 +168,8 @@ def _check_noise(path: str, ledger: Ledger) -> None:
         if release.noise_std != std or release.rounding != rounding:
             raise LedgerError(
                 f"{path}, line {number}: noise_std={release.noise_std!r}; with multiplier={release.multiplier!r}, "
-                f"sensitivity={release.sensitivity!r}, rounding={release.rounding!r} and dimension={release.dimension} "
-                f"it should be {std!r}"
+                f"sensitivity={release.sensitivity!r}, rounding={release.rounding!r}, clip={release.clip!r}, "
+                f"parties={release.parties} and dimension={release.dimension} it should be {std!r}"
             )
 
 
@@ -208,7 +214,7 @@ def _check_end(where: str, ledger: Ledger) -> None:
     pairs = [("released_epsilon", found["released_epsilon"], expected["released_epsilon"])]
     stated = found["guarantee"] if isinstance(found["guarantee"], dict) else {}
     for name in {**expected["guarantee"], **stated}:
-        pairs.append((name, stated.get(name), expected["guarantee"].get(name)))
+        pairs.append((name, stated.get(name, "nothing"), expected["guarantee"].get(name, "nothing")))
     for name, mine, theirs in pairs:
         numbers = isinstance(mine, float) and isinstance(theirs, float)
         if not (math.isclose(mine, theirs, rel_tol=1e-6) if numbers else mine == theirs and type(mine) is type(theirs)):

@@ -53,7 +53,7 @@ def choose(source: NoiseSource, scores: np.ndarray, rate: int, *label: object) -
     raise AssertionError("unreachable: the best candidate is always taken")
 
 
-@lru_cache(maxsize=64)  # trees of a fit have one price; the bisection takes a second
+@lru_cache(maxsize=256)  # the choices of a fit have one price
 def rate_of(mu: float, sensitivity: int) -> int:
     r"""Return the largest rate a, in units of :math:`2^{-40}`, whose choice costs at most ``mu``."""
     low, high = 0.0, 4.0 * mu
