@@ -1,6 +1,9 @@
 """The contract that ``diff2.testing`` ships: our own algorithms and routines keep it, and broken ones are caught."""
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import ClassVar
 
 import pytest
@@ -32,6 +35,16 @@ QUICK = {"dpgd", "diff2, bvr", "recursive_diff2", "dpsgd, poisson"}
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in KEPT])
 def test_our_algorithms_keep_the_contract(name):
     testing.check_algorithm(KEPT[name])
+
+
+def test_the_skeleton_of_contributing_keeps_the_contract(monkeypatch):
+    page = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    written = ModuleType("smoothed")
+    monkeypatch.setitem(sys.modules, "smoothed", written)  # where dataclasses look up names
+    exec(page.partition("```python\n")[2].partition("```")[0], written.__dict__)
+    monkeypatch.setattr(diff2.ALGORITHMS, "_known", dict(diff2.ALGORITHMS._known))
+    diff2.ALGORITHMS.register(written.Smoothed)
+    testing.check_algorithm(written.Smoothed(5, 2.0, STEP))
 
 
 def test_every_private_algorithm_of_ours_is_checked():
