@@ -125,7 +125,7 @@ def test_what_is_shown_of_columns_quality_and_files(trained, fitted):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_run_has_a_report(kind, tmp_path):
-    """Random batches, groups, clients, trees, sites that add noise: all parts are there, epsilon is that of the ledger."""
+    """Random batches, groups, clients, trees, sites that add noise: all parts are there, with the ledger's epsilon."""
     (tmp_path / "ledger.jsonl").write_text("\n".join(lines_of(kind)) + "\n")
     found, ledger = facts(tmp_path), diff2.Ledger.read(tmp_path / "ledger.jsonl")
     stated = found["guarantee"]
