@@ -165,6 +165,6 @@ def method_of(method: str, model: Any) -> tuple[str, str]:
     if method != AUTO:
         return method, f"{method}, as asked for"
     return FEATURES, (
-        "features: of seven tables a network explained a little more on three and much less on the others, and public "
-        "numbers do not tell them apart; method='network' asks for it"
+        "features: on seven tables a network was as good on three and worse on the others, and public numbers do not "
+        "tell them apart; method='network' asks for one"
     )

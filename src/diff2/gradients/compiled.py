@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._vectors import Loss, Vector
+from ..errors import InvalidArgument
 from ..models.losses import cross_entropy, squared
 from ..questions.question import Question
 from .engine import asked
@@ -26,7 +27,7 @@ from .records import FeatureCache, Records
 from .rules import SLACK
 from .stochastic import Masks
 from .sums import TILE, Total
-from .transform import Factors
+from .transform import Factors, Transform
 
 CHUNK_TILES = 256  # tiles of 512 records in a chunk
 PART_TILES = 32  # the least for which a thread is worth starting
@@ -129,6 +130,9 @@ class CompiledEngine(NetworkEngine):
         if cache is not None and keeps:
             cache.params = params.clone()
         return out.value
+
+    def norms(self, params: Vector, records: Records, transform: Transform | None = None) -> Tensor:
+        raise InvalidArgument("the 'compiled' engine does not tell norms; build another one, say 'columns'")
 
     def _outputs(self, out: Total, prepared: tuple[Tiles, Records], gradient: bool) -> Tensor:
         outputs = np.empty(prepared[0].targets.shape, np.float32)

@@ -221,7 +221,7 @@ class Engine:
 
     def _squared_norms(self, prepared: Any, now: Any) -> Tensor:
         """Return the squared norms of a pass's gradients, one per record."""
-        raise InvalidArgument(f"the {self.name!r} engine does not tell norms; build another one, say 'columns'")
+        raise NotImplementedError
 
     def _free(self, done: Any) -> None:
         """Take the memory of a pass that will not be read again."""
