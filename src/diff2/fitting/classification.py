@@ -1,8 +1,8 @@
 r"""RF-C: the cross entropy on random features, preconditioned by a released Gram matrix.
 
-Shares of the budget (of mu^2): shares of the classes .01 (few records: up to .1), histograms .05, whitening .05, Gram matrix .20, descent the
-rest. Histograms and whitening are left out where noise would hide them. The radius is public: it follows from the
-shares of the classes and the effective dimension.
+Shares of the budget (of mu^2): shares of the classes .01 (few records: up to .1), histograms .05, whitening .05, Gram
+matrix .20, descent the rest. Histograms and whitening are left out where noise would hide them. The radius is public:
+it follows from the shares of the classes and the effective dimension.
 """
 
 from __future__ import annotations
