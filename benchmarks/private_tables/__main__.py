@@ -1,4 +1,4 @@
-"""``python -m benchmarks.private_tables run|report``: see the package's docstring."""
+"""``python -m benchmarks.private_tables run|report|limits``: see the package's docstring."""
 
 from __future__ import annotations
 
@@ -26,8 +26,20 @@ def main(arguments: list[str] | None = None) -> None:
     reports = commands.add_parser("report", help="write the page and the figure")
     reports.add_argument("--store", type=Path, required=True, nargs="+", help="later ones take precedence")
     reports.add_argument("--out", type=Path, default=Path("docs/benchmark.md"))
+    bound = commands.add_parser("limits", help="tell noise, clipping and features apart")
+    bound.add_argument("--tables", nargs="+", default=list(TABLES), choices=list(TABLES), metavar="TABLE")
+    bound.add_argument("--epsilon", type=float, default=1.0)
+    bound.add_argument("--seeds", nargs="+", type=int, default=[100])
+    bound.add_argument("--rows", type=int, default=MOST_ROWS, dest="most_rows")
     options = vars(parser.parse_args(arguments))
-    if options.pop("command") == "report":
+    command = options.pop("command")
+    if command == "limits":
+        from .limits import limits
+
+        for line in limits(*options.values()):
+            print(line, flush=True)
+        return
+    if command == "report":
         from .report import write
 
         print(write(options["store"], options["out"]))

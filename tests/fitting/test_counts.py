@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from diff2.fitting import fit
-from diff2.fitting.counts import REACH, CountResiduals, LogMean, RatioMean, expected_counts
+from diff2.fitting.asking import Answer
+from diff2.fitting.counts import REACH, CountResiduals, LogMean, RatioMean, expected_counts, mean_and_bound
 from diff2.fitting.linear import LinearModel
 from diff2.fitting.preparation import Preparation
 from diff2.fitting.scoring import poisson_deviance
@@ -42,6 +43,20 @@ class TestSensitivity:
             found = CountResiduals(design, np.array([theta]), np.array(math.log(2.0)), (0.0, 50.0)).of(rows, {})
             assert found.min() >= -math.exp(REACH)
             assert found.max() <= 25
+
+
+class TestBound:
+    def test_a_bound_is_not_taken_from_the_few_counts_that_stand_out(self):
+        """Zeros stood out, all others were below the noise: the bound was 1 at a mean of 6."""
+        counts = np.concatenate([np.zeros(15), np.resize([2, 3, 5, 7, 9, 12, 17, 24], 85)]).astype(float)
+        rows = Rows(np.zeros((100, 0)), np.zeros((100, 0), np.int64), counts)
+
+        def ask(statistic, mu):
+            return Answer(statistic.total(rows, np.full(100, 0.01), {}), 0.03 if mu < 0.15 else 0.2)
+
+        mean, high = mean_and_bound(ask, 1.0, 100.0)
+        assert mean == pytest.approx(counts.mean(), rel=0.2)
+        assert high > counts.max()
 
 
 class TestFit:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from diff2.fitting.asking import Answer
-from diff2.fitting.classification import fit_classification
+from diff2.fitting.classification import Centred, fit_classification
 from diff2.fitting.preparation import Preparation
 from diff2.fitting.regression import MAX_ROUNDS, CautiousStep, fit_regression, share_of_mean
+from diff2.fitting.second_moment import noise_norm
 from diff2.fitting.slope import Slope
 from diff2.tables.rows import Rows
 
@@ -107,6 +108,27 @@ class TestClassification:
         share = np.clip(labels.mean(), 1 / N, 1 - 1 / N)
         prior = -(share * np.log(share) + (1 - share) * np.log(1 - share))
         assert loss < prior + 0.05  # clipping draws to the majority
+
+    @pytest.mark.parametrize("mu", [0.1, 0.3, 1.0])
+    def test_noise_does_not_make_it_much_worse_than_the_prior(self, mu):
+        inputs, target = TABLES["opposite bounds at random"]
+        labels, excess = (target > 0).astype(np.float64), []
+        for seed in range(8):
+            ask = Asker(inputs, labels, 1.0)
+            ask.rng = np.random.default_rng(seed)
+            preparation = Preparation((), (), (0, 1, 2))
+            model = fit_classification(ask, ask.choose, mu, 1 / N, preparation, BOUNDS, 2, np.random.default_rng(seed))
+            outputs = model.outputs(ask.rows, {})
+            losses = np.logaddexp(outputs[:, 0], outputs[:, 1]) - outputs[np.arange(N), labels.astype(int)]
+            excess.append(losses.mean() - np.log(2))
+        assert np.mean(excess) < 0.1
+
+    def test_one_eigenvalue_little_above_the_noise_does_not_set_the_scale(self):
+        """Features grew by ten, and steps along a direction that noise hides ran away."""
+        noise_std, size = 0.01, 40
+        edge = noise_norm(size, noise_std)
+        moment = np.diag(np.r_[0.25, 1.01 * edge, np.full(size - 1, 0.1 * edge)])
+        assert Centred.of(moment, noise_std).largest > 0.2
 
 
 class TestCautiousStep:

@@ -1,8 +1,8 @@
 r"""RF-C: the cross entropy on random features, preconditioned by a released Gram matrix.
 
-Shares of the budget (of mu^2): shares of the classes .01, histograms .05, whitening .05, Gram matrix .20, descent the
-rest. Histograms and whitening are left out where noise would hide them. The radius is public: it follows from the
-shares of the classes and the effective dimension.
+Shares of the budget (of mu^2): shares of the classes .01 (few records: up to .1), histograms .05, whitening .05, Gram
+matrix .20, descent the rest. Histograms and whitening are left out where noise would hide them. The radius is public:
+it follows from the shares of the classes and the effective dimension.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .asking import Ask, Choose
 from .columns import Column, histograms_seen, often_missing, uniform_column
 from .linear import LinearModel
 from .preparation import Preparation, Projections, whitening_of, whitening_seen
-from .second_moment import as_matrix, noise_norm
+from .second_moment import ROOT, as_matrix, noise_norm
 from .slope import Slope
 from .statistics import (
     CONSTANT,
@@ -51,7 +51,9 @@ def fit_classification(
     rng: np.random.Generator,
 ) -> LinearModel | TreeModel:
     """Fit by releases that cost ``mu`` together; ``weight`` is that of the heaviest unit."""
-    answer = ask(ClassShares(classes), mu * math.sqrt(SHARES["target"]))
+    share = share_of_prior(mu, weight)
+    answer = ask(ClassShares(classes), mu * math.sqrt(share))
+    mu *= math.sqrt((1 - share) / (1 - SHARES["target"]))
     prior = np.maximum(answer.value, max(answer.noise_std, weight))
     prior /= prior.sum()
     trees = 0 if choose is None else class_trees(mu / weight, prior)
@@ -61,6 +63,14 @@ def fit_classification(
     leafing = Leafing(radius=public_radius(prior), step=min(1 / prior_curvature(prior), 8.0), classes=classes)
     price = mu * math.sqrt((1 - SHARES["target"]) * TREE_SHARE * trees)
     return with_trees(ask, choose, price, trees, model, leafing, rng)
+
+
+def share_of_prior(mu: float, weight: float) -> float:
+    """Return the share of mu^2 for the shares of the classes: that of the recipe, or more where there are few records.
+
+    Their noise is to have a deviation of at most .05, for at most a tenth of the budget.
+    """
+    return min(0.1, max(SHARES["target"], (ROOT * weight / (0.05 * mu)) ** 2))
 
 
 def class_trees(signal: float, prior: np.ndarray) -> int:
@@ -99,13 +109,13 @@ def _linear(
     theta, offset = np.zeros((len(centred.matrix), classes)), np.log(prior)
     total, first = np.zeros_like(theta), rounds // 2
     curvature = np.concatenate([[1.0], centred.curvature]) * prior_curvature(prior)
-    slope, before = Slope(np.repeat(curvature, classes)), np.zeros_like(theta)
+    slope, before = Slope(np.repeat(curvature, classes), doubt=1.0), np.zeros_like(theta)
     for round in range(rounds):
         answer = ask(ClippedDescent(Residuals(design, theta, offset), radius), math.sqrt(left / rounds))
         direction = answer.value.reshape(theta.shape)
         direction = direction - direction.mean(axis=1, keepdims=True)
         if round >= max(1, first if rounds >= FEW_ROUNDS else 1):
-            slope.see((before / round).ravel(), theta.ravel(), direction.ravel())
+            slope.see((before / round).ravel(), theta.ravel(), direction.ravel(), answer.noise_std)
         theta = theta + step * direction
         before += theta
         if round >= first:
@@ -171,9 +181,9 @@ class Centred(NamedTuple):
 
     @property
     def largest(self) -> float:
-        """The largest variance after division by itself and the ridge; noise may hide one of half its norm."""
+        """The largest variance after division by itself and the ridge; noise may hide one of a quarter of its norm."""
         most = float(self.values.max())
-        return (most + self.noise / 2) / (most + self.ridge)
+        return (most + self.noise / 4) / (most + self.ridge)
 
     @property
     def curvature(self) -> np.ndarray:
