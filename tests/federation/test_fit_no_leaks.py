@@ -35,13 +35,13 @@ def raw_records(index):
 def fit(request, tmp_path_factory):
     """A fit in this process, with all its messages and files; records, and sums of some statistics before noise."""
     folder = tmp_path_factory.mktemp("fit")
-    agreement = FitAgreement(SCHEMA, FitSettings(8.0, 1e-3), NAMES, Trust(request.param))
+    agreement = FitAgreement(SCHEMA, FitSettings(200.0, 1e-3), NAMES, Trust(request.param))
     sites, records, sums, tables = {}, Canaries(), Canaries(), {}
     for i, name in enumerate(NAMES):
         (folder / name).mkdir()
         rows = [",".join(COLUMNS), *(",".join(f"{value:.4f}" for value in row) for row in raw_records(i))]
         (folder / name / "records.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-        text = '[data]\nfile = "records.csv"\n[policy]\nepsilon = 8\ndelta = 1e-3\n'
+        text = '[data]\nfile = "records.csv"\n[policy]\nepsilon = 200\ndelta = 1e-3\n'
         (folder / name / "site.toml").write_text(text, encoding="utf-8")
         file = read_site_file(folder / name / "site.toml")
         sites[name], tables[name] = site_from_file(name, file), load_records(file, agreement).table

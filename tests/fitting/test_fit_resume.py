@@ -161,9 +161,9 @@ def test_a_release_for_another_purpose_is_refused(tmp_path, monkeypatch):
     before = unfinished(monkeypatch, tmp_path)
     original = regression.prepared
 
-    def otherwise(ask, mu, preparation, bounds):
+    def otherwise(ask, mu, *others):
         ask(ClassShares(3, purpose="another"), mu / 10)
-        return original(ask, mu, preparation, bounds)
+        return original(ask, mu, *others)
 
     monkeypatch.setattr(regression, "prepared", otherwise)
     with pytest.raises(diff2.LedgerError, match=r"was a \w+ and is a another now"):
