@@ -36,11 +36,15 @@ if TYPE_CHECKING:
     from .errors import PrivacyLeakWarning as PrivacyLeakWarning
     from .errors import UnsupportedModel as UnsupportedModel
     from .errors import WeakDeltaWarning as WeakDeltaWarning
+    from .errors import WeakEpsilonWarning as WeakEpsilonWarning
     from .errors import WeakModelWarning as WeakModelWarning
     from .fitting import Evaluation as Evaluation
     from .fitting import FittedModel as FittedModel
+    from .fitting import Selected as Selected
     from .fitting import evaluate as evaluate
     from .fitting import fit as fit
+    from .fitting import rehearse as rehearse
+    from .fitting import select as select
     from .models.mlp import mlp as mlp
     from .planning import Plan as Plan
     from .planning import plan as plan
@@ -102,9 +106,10 @@ _HOMES = {
         "PrivacyLeakWarning",
         "UnsupportedModel",
         "WeakDeltaWarning",
+        "WeakEpsilonWarning",
         "WeakModelWarning",
     ],
-    "fitting": ["Evaluation", "FittedModel", "evaluate", "fit"],
+    "fitting": ["Evaluation", "FittedModel", "Selected", "evaluate", "fit", "rehearse", "select"],
     "models.mlp": ["mlp"],
     "planning": ["Plan", "plan"],
     "privacy": ["Budget", "Guarantee", "Ledger", "Release"],

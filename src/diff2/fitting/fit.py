@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import WeakModelWarning
 from ..planning.filter import FILTER
 from ..tables.encode import encode
+from ..tables.frames import as_frame
 from ..tables.kinds import Classes, Counts, Regression
 from ..tables.schema import Schema
 from .bounds import found_bounds, share_of_bounds
@@ -20,9 +21,10 @@ from .counts import fit_counts
 from .expectation import warning_of
 from .health import Health, Watch
 from .model import FittedModel
-from .opening import Terms, opened
+from .opening import Opened, Terms, opened
 from .preparation import Preparation
 from .regression import fit_regression
+from .repeats import warn_of_repeats
 from .saving import model_sha256
 from .scoring import Errors, score_of
 from .session import Progress
@@ -73,18 +75,34 @@ def fit(
     known = schema if isinstance(schema, Schema) else Schema.read(schema)
     terms = Terms(epsilon, delta, unit, weighting, seed, directory)
     terms.check(known)
-    target = known.target
-    algorithm = {"name": FILTER, "task": TASKS[type(target)]}
-    run = opened(
-        encode(data, known), known, terms, algorithm, leaks=known.leaks(), strict=strict, progress=progress,
+    frame = as_frame(data, tuple(known.columns))
+    opening = opened(
+        encode(frame, known), known, terms, algorithm_of(known), leaks=known.leaks(), strict=strict, progress=progress,
         settings={"score": score},
     )  # fmt: skip
-    cohort, session, ledger, rng = run.cohort, run.session, run.ledger, run.rng
+    if seed is None and not (opening.directory and opening.directory.resumed):
+        warn_of_repeats(frame, known, unit, opening.ledger)
+    model = fitted(known, opening, epsilon, score=score)
+    if directory is not None and opening.directory is not None:
+        model.save(directory)
+        opening.directory.complete()
+    return model
+
+
+def algorithm_of(schema: Schema) -> dict[str, str]:
+    """Return what the header of a ledger says of a fit."""
+    return {"name": FILTER, "task": TASKS[type(schema.target)]}
+
+
+def fitted(known: Schema, opening: Opened, epsilon: float, *, score: bool = True) -> FittedModel:
+    """Fit a model by asking whoever answers."""
+    target = known.target
+    cohort, session, ledger, rng = opening[:4]
     weight, ask = cohort.heaviest, Watch(session.ask)
     classes = len(target.values) if isinstance(target, Classes) else None
     expected = warning_of(epsilon, ledger.delta, weight, len(known.columns), classes)
     if expected is not None:
-        warnings.warn(expected, WeakModelWarning, stacklevel=2)
+        warnings.warn(expected, WeakModelWarning, stacklevel=3)
     preparation = Preparation((), known.widths, known.nullable)
     unknown = isinstance(target, Regression) and target.low is None
     share = share_of_bounds(int(np.isnan(known.bounds).any(axis=1).sum()) + unknown, session.mu, weight)
@@ -108,10 +126,7 @@ def fit(
         model = with_trees(ask, session.choose, mu * math.sqrt(TREES_SHARE), model, limits, rng)
     worth = None
     if score:
-        worth = score_of(ask, session.mu * math.sqrt(scored), weight, Errors(model, target, limits, constant))
+        errors = Errors(model, target, limits, constant, ask.noise("target") if isinstance(target, Regression) else 0.0)
+        worth = score_of(ask, session.mu * math.sqrt(scored), weight, errors)
     ledger.close(model_sha256(known, model, limits))
-    fitted = FittedModel(known, model, limits, ledger, Health(ask.stages(), worth, expected))
-    if directory is not None:
-        fitted.save(directory)
-        run.directory.complete()
-    return fitted
+    return FittedModel(known, model, limits, ledger, Health(ask.stages(), worth, expected))

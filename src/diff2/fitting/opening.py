@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from .._validate import one_of
 from .._version import __version__
 from ..errors import InvalidArgument, leak
 from ..planning.filter import Filter
-from ..privacy import Budget, Ledger, Mechanism
+from ..privacy import Budget, Ledger, Mechanism, NoiseSource
 from ..privacy.release import REPLACE_ONE
 from ..tables.encode import Encoded
 from ..tables.rows import Rows
@@ -23,6 +23,7 @@ from .cohort import TableCohort
 from .directory import FitDirectory
 from .session import Progress, Session
 
+MOST_INPUTS = 3000  # numbers and categories; the Gram matrix has their square
 UNITS = ("record", "group", "client")
 
 
@@ -31,12 +32,9 @@ class Opened(NamedTuple):
 
     cohort: TableCohort
     session: Session
-    directory: FitDirectory
+    ledger: Ledger
     rng: np.random.Generator  # public draws
-
-    @property
-    def ledger(self) -> Ledger:
-        return self.directory.ledger
+    directory: FitDirectory | None = None  # where it can be resumed
 
 
 class Terms(NamedTuple):
@@ -57,13 +55,18 @@ class Terms(NamedTuple):
             raise InvalidArgument(
                 f"unit={self.unit!r} needs the column that says whose a record is: name {self.unit}s in the schema"
             )
+        inputs = len(schema.numeric) + sum(schema.widths)
+        if inputs > MOST_INPUTS:
+            raise InvalidArgument(
+                f"the schema has {inputs:,} inputs, and a fit takes {MOST_INPUTS:,}: " + "; ".join(schema.warnings())
+            )
 
 
 def opened(
     encoded: Encoded,
     schema: Schema,
     terms: Terms,
-    algorithm: dict[str, str],
+    algorithm: dict[str, Any],
     *,
     leaks: list[str],
     strict: bool = False,
@@ -75,22 +78,51 @@ def opened(
     Args:
         settings: what the header does not say, and must be the same for a fit to be resumed.
     """
-    cohort = TableCohort(_by_client(encoded), unit=terms.unit, weighting=terms.weighting)
-    budget = Budget(terms.epsilon, _delta(terms.delta, sum(cohort.sizes)))
-    if not budget.private:
-        raise InvalidArgument(
-            f"{algorithm['name']} needs a finite epsilon: what it does without noise is not worth having"
-        )
+    cohort = TableCohort(by_client(encoded), unit=terms.unit, weighting=terms.weighting)
+    sizes = cohort.sizes
+    budget = budget_of(terms.epsilon, delta_of(terms.delta, sum(sizes)))
+    budget.warn(stacklevel=4)
     for sentence in leaks:
         leak(sentence, strict=strict, stacklevel=4)
-    filter = Filter(budget)
-    header = {
+    header = header_of(schema, budget, terms, sizes, algorithm, leaks)
+    directory = FitDirectory(
+        terms.directory, header, settings=settings or {}, seed=terms.seed,
+        records=[*encoded.rows, encoded.usable, encoded.clients, encoded.groups],
+    )  # fmt: skip
+    session = Session(cohort, Mechanism(directory.ledger, directory.noise), Filter(budget), progress)
+    return Opened(cohort, session, directory.ledger, public_draws(directory.noise), directory)
+
+
+def budget_of(epsilon: float, delta: float) -> Budget:
+    """Return the budget of a fit; refuse an infinite one."""
+    budget = Budget(epsilon, delta)
+    if not budget.private:
+        raise InvalidArgument("a fit needs a finite epsilon: what it does without noise is not worth having")
+    return budget
+
+
+def public_draws(noise: NoiseSource) -> np.random.Generator:
+    """Return what draws random features and candidates: they may be known to everybody."""
+    return np.random.default_rng(int.from_bytes(noise.bytes(16, "public draws"), "big"))
+
+
+def header_of(
+    schema: Schema,
+    budget: Budget,
+    terms: Terms,
+    sizes: Sequence[int],
+    algorithm: dict[str, Any],
+    leaks: Sequence[str],
+    trust: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the first line of the ledger; ``trust`` says who adds the noise where it is not who writes the ledger."""
+    return {
         "library": "diff2",
         "version": __version__,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "adjacency": REPLACE_ONE,
         "unit": terms.unit,
-        "client_sizes": list(cohort.sizes),
+        "client_sizes": list(sizes),
         "weighting": terms.weighting,
         "clients_per_round": None,
         "client_order": "round_robin",
@@ -98,33 +130,27 @@ def opened(
         "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
         "algorithm": algorithm,
         "opening_share": None,
-        "trust": None,
+        "trust": trust,
         "multipliers": {},
-        "planned": filter.planned(),
+        "planned": Filter(budget).planned(),
         "dimension": max(1, len(schema.names)),
         "engine": "table",
         "seeded": terms.seed is not None,
-        "leaks": leaks,
+        "leaks": list(leaks),
         "columns": schema.to_json(),
         "run_file": None,
         "signed_by": None,
     }
-    directory = FitDirectory(
-        terms.directory, header, settings=settings or {}, seed=terms.seed,
-        records=[*encoded.rows, encoded.usable, encoded.clients, encoded.groups],
-    )  # fmt: skip
-    session = Session(cohort, Mechanism(directory.ledger, directory.noise), filter, progress)
-    rng = np.random.default_rng(int.from_bytes(directory.noise.bytes(16, "public draws"), "big"))
-    return Opened(cohort, session, directory, rng)
 
 
-def _delta(delta: float | str, units: int) -> float:
+def delta_of(delta: float | str, units: int) -> float:
+    """Return delta, by default the largest power of ten that is at most a tenth of one over the number of units."""
     if delta == "auto":
         return 10.0 ** -math.ceil(math.log10(10 * units))
     return delta  # type: ignore[return-value]  # checked by the budget
 
 
-def _by_client(encoded: Encoded) -> list[Encoded]:
+def by_client(encoded: Encoded) -> list[Encoded]:
     """Return the records of each client."""
     if encoded.clients is None:
         return [encoded]

@@ -8,6 +8,8 @@ from typing import Any
 
 from .._numbers import epsilon_text
 
+SELECTION = "select"
+
 
 @dataclass(frozen=True)
 class Guarantee:
@@ -48,6 +50,11 @@ class Guarantee:
             f"outcome by at most a factor exp({epsilon}), except with probability {self.delta!r}; "
             f"{self._assumptions()}."
         )
+        if self.algorithm == SELECTION:
+            text += (
+                " It is the best of several models by a score among its releases; all others, how many there were and "
+                "how long it took have to stay secret."
+            )
         if self.noise == "sites":
             text += f" {self._against_the_server()}"
         if not self.complete:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..._numbers import epsilon_text
 from ...data.scaling import Scaling
-from ...errors import Diff2Error, WeakDeltaWarning
+from ...errors import Diff2Error, WeakDeltaWarning, WeakEpsilonWarning
 from ..agreement import Agreement
 from ..own_noise.noise import check_trust
 from .columns import check_columns
@@ -48,7 +48,8 @@ def review(agreement: Agreement, site: SiteFile) -> Review:
         books = read_site_ledger(ledger)
         checks.append(lambda: policy.check_total(agreement, books.epsilon, books.delta))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", WeakDeltaWarning)
+        for category in (WeakDeltaWarning, WeakEpsilonWarning):
+            warnings.simplefilter("ignore", category)
         for check in checks:
             try:
                 check()
