@@ -32,15 +32,20 @@ if TYPE_CHECKING:
     from .errors import GradientFallbackWarning as GradientFallbackWarning
     from .errors import InvalidArgument as InvalidArgument
     from .errors import LedgerError as LedgerError
+    from .errors import NoGainWarning as NoGainWarning
     from .errors import PrivacyLeakError as PrivacyLeakError
     from .errors import PrivacyLeakWarning as PrivacyLeakWarning
     from .errors import UnsupportedModel as UnsupportedModel
     from .errors import WeakDeltaWarning as WeakDeltaWarning
+    from .errors import WeakEpsilonWarning as WeakEpsilonWarning
     from .errors import WeakModelWarning as WeakModelWarning
     from .fitting import Evaluation as Evaluation
     from .fitting import FittedModel as FittedModel
+    from .fitting import Selected as Selected
     from .fitting import evaluate as evaluate
     from .fitting import fit as fit
+    from .fitting import rehearse as rehearse
+    from .fitting import select as select
     from .models.mlp import mlp as mlp
     from .planning import Plan as Plan
     from .planning import plan as plan
@@ -80,9 +85,10 @@ _HOMES = {  # by module
     "cohorts": "LocalCohort",
     "errors": (
         "BudgetExceeded CheckpointError CompositionWarning Diff2Error GradientFallbackWarning InvalidArgument "
-        "LedgerError PrivacyLeakError PrivacyLeakWarning UnsupportedModel WeakDeltaWarning WeakModelWarning"
+        "LedgerError NoGainWarning PrivacyLeakError PrivacyLeakWarning UnsupportedModel WeakDeltaWarning "
+        "WeakEpsilonWarning WeakModelWarning"
     ),
-    "fitting": "Evaluation FittedModel evaluate fit",
+    "fitting": "Evaluation FittedModel Selected evaluate fit rehearse select",
     "models.mlp": "mlp",
     "planning": "Plan plan",
     "privacy": "Budget Guarantee Ledger Release",

@@ -42,6 +42,10 @@ class WeakDeltaWarning(UserWarning):
     """A delta so large that the guarantee means little."""
 
 
+class WeakEpsilonWarning(UserWarning):
+    """An epsilon so large that the guarantee means little."""
+
+
 class CompositionWarning(UserWarning):
     """Several fits on the same records: together they cost more than the guarantee of each says."""
 

@@ -110,3 +110,17 @@ class TestFilter:
 
         assert exposure_epsilon(found.planned()["exposure"], 1e-5) == pytest.approx(1.0, rel=1e-6)
         assert exposure_epsilon(found.planned()["exposure"], 1e-5) <= 1.0
+
+
+@pytest.mark.filterwarnings("error::diff2.errors.CompositionWarning")
+def test_a_second_fit_on_the_same_records_warns_before_it_spends(tmp_path):
+    """Red when only the estimators of scikit-learn counted."""
+    table = {"age": np.random.default_rng(77).uniform(0, 100, 60), "visits": np.linspace(0, 9, 60)}
+    schema = Schema.from_arguments(["age"], bounds=[(0, 100)], target_bounds=(0, 10), target="visits")
+    with few_trees():
+        diff2.fit(table, schema, epsilon=1.0, delta=1e-5)
+        diff2.fit(table, schema, epsilon=1.0, seed=0)  # not private, and not counted
+        with pytest.raises(diff2.CompositionWarning, match=r"fit number 2 .* epsilon=1\.\d+ at delta=1e-05") as caught:
+            diff2.fit({**table, "visits": table["visits"][::-1]}, schema, epsilon=1.0, delta=1e-5, directory=tmp_path)
+    assert 1.3 < float(str(caught.value).split("epsilon=")[1].split()[0]) < 1.6
+    assert (tmp_path / "ledger.jsonl").read_bytes().count(b"\n") == 1

@@ -25,6 +25,7 @@ from diff2.tables.encode import encode
 from diff2.tables.schema import Schema
 from fitted import few_trees, table
 
+pytestmark = pytest.mark.filterwarnings("error::diff2.errors.CompositionWarning")
 FORBIDDEN = {
     PrivateClassifier: {},
     PrivateRegressor: {

@@ -21,7 +21,14 @@ from rich.table import Table
 from rich.text import Text
 
 from .._files import to_json
-from ..errors import BudgetExceeded, Diff2Error, GradientFallbackWarning, PrivacyLeakWarning, WeakDeltaWarning
+from ..errors import (
+    BudgetExceeded,
+    Diff2Error,
+    GradientFallbackWarning,
+    PrivacyLeakWarning,
+    WeakDeltaWarning,
+    WeakEpsilonWarning,
+)
 
 FAILED, BUDGET, INTERRUPTED = 1, 3, 130
 
@@ -104,7 +111,7 @@ def _readable_warnings() -> Iterator[None]:
             _say("warning", message)
 
     with warnings.catch_warnings():
-        for category in (PrivacyLeakWarning, WeakDeltaWarning, GradientFallbackWarning):
+        for category in (PrivacyLeakWarning, WeakDeltaWarning, WeakEpsilonWarning, GradientFallbackWarning):
             warnings.simplefilter("always", category)
         warnings.showwarning = show
         yield

@@ -25,7 +25,7 @@ from .init import INIT_HELP, init, run_schema
 from .options import DataDir, Json, Quiet, RunToml, Seed, shown
 from .predict import PREDICT_HELP, predict
 from .report import REPORT_HELP, report
-from .reports import account_document, show_account, show_preview, show_run
+from .reports import account_document, show_account, show_preview, show_rehearsal, show_run
 from .schema import SCHEMA_HELP, schema
 from .sign import SIGN_HELP, keygen, sign
 from .verify import VERIFY_HELP, require_within_budget, verify
@@ -97,7 +97,9 @@ def train(
 
 PLAN_HELP = (
     "Say how much noise a budget needs and what to expect of it, before anything is spent.\n\n"
-    "Options override the run file. Without --sizes, the records of its tables are counted; no other value is used. "
+    "Of a fit: give --schema, --records and --epsilon.\n\n"
+    "Of training: options override the run file. Without --sizes, the records of its tables are counted; no other "
+    "value is used. "
     "With --step-length, the noise in the gradient estimate of DP-GD and of DIFF2 is predicted, and a better restart "
     "interval T and budget split are suggested. Without it, that is done for several values of rho, the clipping "
     "radius of a difference over that of a gradient."
@@ -106,13 +108,18 @@ PLAN_HELP = (
 
 @app.command(
     help=PLAN_HELP,
-    epilog="Example: diff2 plan --epsilon 3 --delta 1e-5 --rounds 2000 --restart-interval 20 --sizes 1651x10",
+    epilog="Example: diff2 plan --schema people.schema.toml --records 16512 --epsilon 1, or "
+    "diff2 plan --epsilon 3 --delta 1e-5 --rounds 2000 --restart-interval 20 --sizes 1651x10",
 )
 def plan(
     run_file: Annotated[Path | None, typer.Argument(metavar="RUN.toml", help="Take settings from a run file.")] = None,
     sizes: Annotated[
         str | None, typer.Option(metavar="N,N,...", help="Records of each client: 1651x10 or 1651,1200.")
     ] = None,
+    schema_file: Annotated[
+        Path | None, typer.Option("--schema", metavar="SCHEMA.toml", help="Plan a fit to a table of this schema.")
+    ] = None,
+    records: Annotated[int | None, typer.Option(help="Of a fit: records, or whatever units are protected.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Budget; inf for no noise.")] = None,
     delta: Annotated[float | None, typer.Option(help="Budget; well below 1 / records.")] = None,
     rounds: Annotated[int | None, typer.Option(help="R.")] = None,
@@ -137,6 +144,18 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Say how much noise a budget needs and what to expect of it, before anything is spent."""
+    if schema_file is not None:
+        if records is None or epsilon is None:
+            raise typer.BadParameter("with --schema give --records and --epsilon")
+        with ending():
+            from ..fitting.rehearsal import rehearse
+            from ..tables.schema import Schema
+
+            rehearsal = rehearse(
+                Schema.read(schema_file), records, epsilon=epsilon, delta="auto" if delta is None else delta
+            )
+            emit_json(rehearsal.to_json()) if as_json else show_rehearsal(rehearsal)
+        return
     counts = None if sizes is None else parse_sizes(sizes)
     if run_file is None and None in (epsilon, delta, rounds, counts):
         raise typer.BadParameter("give a RUN.toml, or all of --epsilon, --delta, --rounds and --sizes")

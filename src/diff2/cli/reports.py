@@ -10,6 +10,7 @@ from .._numbers import epsilon_text
 from .console import show_facts, show_guarantee, show_line, show_rows
 
 if TYPE_CHECKING:
+    from ..fitting.rehearsal import Rehearsal
     from ..planning.plan import Plan
     from ..planning.prediction import Choice, NoisePrediction
     from ..privacy import Budget, Ledger
@@ -42,6 +43,8 @@ def show_run(run: FinishedRun) -> None:
             "epsilon": _cost(result.epsilon, result.plan.budget),
         },
     )
+    for line in result.health:
+        show_line(line, wrap=True)
     show_guarantee(result.guarantee)
     show_facts(
         f"in {run.directory}",
@@ -163,6 +166,28 @@ def _show_predictions(found: Preview) -> None:
     show_rows("predicted noise in the gradient estimate, DP-GD = 1", rows, header)
     error = found.predictions[0].dpgd.error
     show_line(f"DP-GD: {_error_title(found.dimension)} {error:.4g}. Give --step-length for one line of this table.")
+
+
+def show_rehearsal(found: Rehearsal) -> None:
+    """Print what a fit would spend its budget on, and what to expect of it."""
+    rows = [
+        [
+            one.purpose,
+            f"{one.releases:,}",
+            f"{one.share:.1%}",
+            f"{one.multiplier:.4g}",
+            "a choice" if one.noise is None else f"{one.noise:.2g}",
+        ]
+        for one in found.purposes
+    ]
+    title = f"{found.task} on {found.records:,} records, epsilon {found.epsilon:g} at delta {found.delta:g}"
+    show_rows(
+        title, rows, ["purpose", "releases", "share of the budget", "noise / sensitivity", "noise / largest value"]
+    )
+    show_line(str(found.expected), wrap=True)
+    show_line(
+        "Rehearsed on made-up records within the bounds: rounds may differ on yours. No data was touched.", wrap=True
+    )
 
 
 def _choice(choice: Choice) -> tuple[str, str]:

@@ -3,5 +3,7 @@
 from .evaluate import Evaluation, evaluate
 from .fit import fit
 from .model import FittedModel
+from .rehearsal import rehearse
+from .select import Selected, select
 
-__all__ = ["Evaluation", "FittedModel", "evaluate", "fit"]
+__all__ = ["Evaluation", "FittedModel", "Selected", "evaluate", "fit", "rehearse", "select"]

@@ -51,12 +51,13 @@ class FitDirectory:
         """
         self.noise = NoiseSource.from_system() if seed is None else NoiseSource.from_seed(seed)
         self._resume = None if path is None else Path(path) / RESUME
+        self.resumed = self._resume is not None and self._resume.exists()
         if path is None or self._resume is None:
             self.ledger = Ledger(header)
             return
         self._resume.parent.mkdir(parents=True, exist_ok=True)
         mine = {**lasting(plain(header)), **plain(settings), "seed": seed}
-        if self._resume.exists():
+        if self.resumed:
             found = read_json(self._resume) or {}
             if set(found) != {"key", "private", "settings", "records"}:
                 raise CheckpointError(f"{self._resume} is not what a fit writes; choose another directory")

@@ -140,7 +140,8 @@ def evaluate(
         answer = session.ask(Moments(errors, size), prices["calibration"])
         found = slope_and_bias(answer, size, census.heaviest)
     ledger.close()
-    run.complete()
+    if run.directory is not None:
+        run.directory.complete()
     return Evaluation(score, ledger, **found)
 
 

@@ -50,27 +50,53 @@ def expected_share(units: float, mu: float, columns: int, classes: int | None = 
 
 def warning_of(epsilon: float, delta: float, weight: float, columns: int, classes: int | None = None) -> str | None:
     """Return what to say where a model will be little better than a constant; None where it should be."""
+    found = expectation(epsilon, delta, weight, columns, classes)
+    return None if found.share >= LITTLE else str(found)
+
+
+class Expectation(NamedTuple):
+    """What to expect of a fit. ``str()`` says it."""
+
+    units: float
+    epsilon: float
+    what: str  # is measured
+    share: float  # of what can be explained
+    enough_units: float | None  # for a good share; None where there are enough
+    enough_epsilon: float | None  # likewise; None also where none would do
+
+    def __str__(self) -> str:
+        little = (
+            " little more than a constant"
+            if self.share < LITTLE
+            else f" about {self.share:.0%} of what can be explained"
+        )
+        text = (
+            f"with {self.units:,.0f} records and epsilon {self.epsilon:g} expect{little}: where half could be "
+            f"explained, a {self.what} of about {EXPLAINABLE * self.share:.2f}"
+        )
+        if self.enough_units is None:
+            return text
+        either = "" if self.enough_epsilon is None else f" or epsilon {_rounded(self.enough_epsilon):g}"
+        return f"{text}; {_rounded(self.enough_units):,.0f} records{either} would give about {EXPLAINABLE * ENOUGH:.1f}"
+
+
+def expectation(epsilon: float, delta: float, weight: float, columns: int, classes: int | None = None) -> Expectation:
+    """Return what to expect, and what would be enough."""
     units = 1 / weight
 
     def share(units: float, epsilon: float) -> float:
         return expected_share(units, gdp_mu(epsilon, delta), columns, classes)
 
-    now = share(units, epsilon)
-    if now >= LITTLE:
-        return None
+    now, what = share(units, epsilon), "R^2" if classes is None else "share of the deviance"
+    if now >= ENOUGH:
+        return Expectation(units, epsilon, what, now, None, None)
     more = units
     while share(more, epsilon) < ENOUGH:
         more *= 1.05
     enough = epsilon
     while enough <= MOST_EPSILON and share(units, enough) < ENOUGH:
         enough *= 1.05
-    what = "R^2" if classes is None else "share of the deviance"
-    either = f" or epsilon {_rounded(enough):g}" if enough <= MOST_EPSILON else ""
-    return (
-        f"with {units:,.0f} records and epsilon {epsilon:g} expect little more than a constant: where half could be "
-        f"explained, a {what} of about {EXPLAINABLE * now:.2f}; {_rounded(more):,.0f} records{either} would give about "
-        f"{EXPLAINABLE * ENOUGH:.1f}"
-    )
+    return Expectation(units, epsilon, what, now, more, enough if enough <= MOST_EPSILON else None)
 
 
 def _rounded(value: float) -> float:

@@ -13,6 +13,7 @@ from .._validate import one_of
 from ..errors import InvalidArgument, WeakModelWarning
 from ..planning.filter import FILTER
 from ..tables.encode import encode
+from ..tables.frames import as_frame
 from ..tables.kinds import Classes, Counts, Regression
 from ..tables.schema import Schema
 from .bounds import found_bounds, share_of_bounds
@@ -24,6 +25,7 @@ from .model import FittedModel
 from .opening import Opened, Terms, opened
 from .preparation import Preparation
 from .regression import fit_regression
+from .repeats import warn_of_repeats
 from .saving import model_sha256
 from .scoring import Errors, score_of
 from .session import Progress
@@ -84,14 +86,17 @@ def fit(
         from .network_records import own_module
 
         model = own_module(model, known.width, len(known.target.values) if isinstance(known.target, Classes) else 1)
+    frame = as_frame(data, tuple(known.columns))
     opening = opened(
-        encode(data, known), known, terms, algorithm_of(known, chosen), leaks=known.leaks(), strict=strict,
+        encode(frame, known), known, terms, algorithm_of(known, chosen), leaks=known.leaks(), strict=strict,
         progress=progress, settings={"score": score, "model": repr(model)},
     )  # fmt: skip
+    if seed is None and not (opening.directory and opening.directory.resumed):
+        warn_of_repeats(frame, known, unit, opening.ledger)
     found = fitted(known, opening, epsilon, score=score, method=chosen, why=why, module=model)
-    if directory is not None:
+    if directory is not None and opening.directory is not None:
         found.save(directory)
-    opening.complete()
+        opening.directory.complete()
     return found
 
 
@@ -152,7 +157,8 @@ def fitted(
         constant = model.offset
     worth = None
     if score:
-        worth = score_of(ask, session.mu * math.sqrt(scored), weight, Errors(model, target, limits, constant))
+        errors = Errors(model, target, limits, constant, ask.noise("target") if isinstance(target, Regression) else 0.0)
+        worth = score_of(ask, session.mu * math.sqrt(scored), weight, errors)
     ledger.close(model_sha256(known, model, limits))
     return FittedModel(known, model, limits, ledger, Health(ask.stages(), worth, expected, why))
 

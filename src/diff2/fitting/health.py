@@ -37,8 +37,8 @@ class Health:
     The score is computed on the records that the model was fitted to, for a share of the same budget. It is optimistic
     by what the model owes to these very records. That is little for a private model: with mu in Gaussian differential
     privacy the expected loss of a record, in units of the largest, is at most 2 Phi(mu / 2) - 1 better than that of a
-    new one, for no record moves the model further. That is loose: on 16,000 records of a real table R^2 was .17 to .20
-    on those of the fit and .14 to .15 on others. ``diff2.evaluate`` scores on others.
+    new one, for no record moves the model further. That is loose: on 16,000 records of a real table R^2 was .17 to .18
+    on those of the fit and .13 to .15 on others. ``diff2.evaluate`` scores on others.
     """
 
     stages: tuple[Stage, ...]
@@ -94,6 +94,10 @@ class Watch:
         elif radius is not None and self._sizes is not None:
             self.clipped[statistic.purpose] = _share_above(radius, *self._sizes)
         return answer
+
+    def noise(self, purpose: str) -> float:
+        """Return the length of the noise in the last release for a purpose."""
+        return math.sqrt(self.lengths[purpose][-1][1])
 
     def stages(self) -> tuple[Stage, ...]:
         """Return the releases by purpose."""

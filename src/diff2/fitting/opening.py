@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from .cohort import Census, TableCohort
 from .directory import FitDirectory
 from .session import Progress, Session
 
+MOST_INPUTS = 3000  # numbers and categories; the Gram matrix has their square
 UNITS = ("record", "group", "client")
 
 
@@ -34,7 +35,7 @@ class Opened(NamedTuple):
     session: Session
     ledger: Ledger
     rng: np.random.Generator  # public draws
-    complete: Callable[[], None] = lambda: None  # forgets what it takes to resume
+    directory: FitDirectory | None = None  # where it can be resumed
 
 
 class Terms(NamedTuple):
@@ -55,13 +56,18 @@ class Terms(NamedTuple):
             raise InvalidArgument(
                 f"unit={self.unit!r} needs the column that says whose a record is: name {self.unit}s in the schema"
             )
+        inputs = len(schema.numeric) + sum(schema.widths)
+        if inputs > MOST_INPUTS:
+            raise InvalidArgument(
+                f"the schema has {inputs:,} inputs, and a fit takes {MOST_INPUTS:,}: " + "; ".join(schema.warnings())
+            )
 
 
 def opened(
     encoded: Encoded,
     schema: Schema,
     terms: Terms,
-    algorithm: dict[str, str],
+    algorithm: dict[str, Any],
     *,
     leaks: list[str],
     strict: bool = False,
@@ -73,17 +79,19 @@ def opened(
     Args:
         settings: what the header does not say, and must be the same for a fit to be resumed.
     """
-    cohort = TableCohort(_by_client(encoded), unit=terms.unit, weighting=terms.weighting)
+    cohort = TableCohort(by_client(encoded), unit=terms.unit, weighting=terms.weighting)
     sizes = cohort.census.sizes
-    budget = budget_of(terms.epsilon, _delta(terms.delta, sum(sizes)))
+    budget = budget_of(terms.epsilon, delta_of(terms.delta, sum(sizes)))
+    budget.warn(stacklevel=4)
     for sentence in leaks:
         leak(code_of(sentence), f"{sentence}.", strict=strict, stacklevel=4)
+    header = header_of(schema, budget, terms, sizes, algorithm, leaks)
     directory = FitDirectory(
-        terms.directory, header_of(schema, budget, terms, sizes, algorithm, leaks), settings=settings or {},
-        seed=terms.seed, records=[*encoded.rows, encoded.usable, encoded.clients, encoded.groups],
+        terms.directory, header, settings=settings or {}, seed=terms.seed,
+        records=[*encoded.rows, encoded.usable, encoded.clients, encoded.groups],
     )  # fmt: skip
     session = Session(cohort, Mechanism(directory.ledger, directory.noise), Filter(budget), progress)
-    return Opened(cohort.census, session, directory.ledger, public_draws(directory.noise), directory.complete)
+    return Opened(cohort.census, session, directory.ledger, public_draws(directory.noise), directory)
 
 
 def budget_of(epsilon: float, delta: float) -> Budget:
@@ -104,7 +112,7 @@ def header_of(
     budget: Budget,
     terms: Terms,
     sizes: Sequence[int],
-    algorithm: dict[str, str],
+    algorithm: dict[str, Any],
     leaks: Sequence[str],
     trust: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -136,13 +144,14 @@ def header_of(
     }
 
 
-def _delta(delta: float | str, units: int) -> float:
+def delta_of(delta: float | str, units: int) -> float:
+    """Return delta, by default the largest power of ten that is at most a tenth of one over the number of units."""
     if delta == "auto":
         return 10.0 ** -math.ceil(math.log10(10 * units))
     return delta  # type: ignore[return-value]  # checked by the budget
 
 
-def _by_client(encoded: Encoded) -> list[Encoded]:
+def by_client(encoded: Encoded) -> list[Encoded]:
     """Return the records of each client."""
     if encoded.clients is None:
         return [encoded]

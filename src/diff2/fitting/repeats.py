@@ -2,9 +2,10 @@
 
 Cross-validation and grid search fit many times. Every fit keeps within its own epsilon; a record that took part in all
 of them pays for all. So each record is remembered by a fingerprint, with a key that no other process has, and so are
-the prices of the fits it took part in. Records with the same inputs have the same fingerprint, so the total is never
-too small for fits in this process. Where groups or clients are protected they are remembered, too, by their names: one
-takes part in a fit as soon as one of its records does. Fits in other processes are not seen.
+the prices of the fits it took part in, from their start; none of it is stored. Records with the same inputs have the
+same fingerprint, so the total is never too small for fits in this process. Where groups or clients are protected they
+are remembered, too, by their names: one takes part in a fit as soon as one of its records does. Fits in other processes
+are not seen, and seeded ones, which are not private anyway, are not counted.
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ from __future__ import annotations
 import math
 import secrets
 import threading
+import warnings
 from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
 
+from .._numbers import epsilon_text
+from ..errors import CompositionWarning
 from ..privacy import Ledger
 from ..privacy.accounting import gdp_epsilon
 from ..privacy.discrete import discrete_epsilon
 from ..tables.cell_column import Cells
 from ..tables.frames import Frame
+from ..tables.schema import Schema
 from .report import planned
 
 
@@ -89,3 +94,22 @@ def _mixed(bits: np.ndarray) -> np.ndarray:
 
 
 REPEATS = Repeats()
+
+
+def warn_of_repeats(frame: Frame, schema: Schema, unit: str, ledger: Ledger) -> None:
+    """Count a fit that is about to begin, and warn of what it costs with earlier ones on the same records."""
+    names = {"group": {"clients": schema.clients, "groups": schema.groups}, "client": {"clients": schema.clients}}
+    labels = {role: frame[name] for role, name in names.get(unit, {}).items() if name is not None}
+    units = Frame(tuple(labels), tuple(labels.values()), frame.size) if labels else None
+    inputs = Frame(tuple(schema.columns), tuple(frame[name] for name in schema.columns), frame.size)
+    together = REPEATS.add(inputs, ledger, units)
+    if together.fits > 1:
+        budget = float(ledger.header["budget"]["epsilon"])
+        warnings.warn(
+            f"this is fit number {together.fits} in this process on these records, or some of them. For a {unit} in "
+            f"all these fits they cost epsilon={epsilon_text(together.epsilon)} at delta={ledger.delta:g} together; "
+            f"the guarantee of this one, epsilon={epsilon_text(budget)}, does not speak of the others. Compare models "
+            "on public records, or give each fit a part of the budget",
+            CompositionWarning,
+            stacklevel=3,
+        )

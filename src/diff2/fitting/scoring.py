@@ -85,6 +85,7 @@ class Errors:
     target: Target
     bounds: tuple[float, float]
     constant: np.ndarray | float  # a number, or the logarithms of the classes' shares
+    blur: float = 0.0  # deviation of the noise in a number: a variance like this is no variance of the target
 
     @property
     def longest(self) -> float:
@@ -182,7 +183,7 @@ def score_of(ask: Ask, mu: float, weight: float, errors: Errors) -> Score:
     answer = ask(CutDeviances(errors, cut), mu * math.sqrt(1 - HISTOGRAM_SHARE))
     model, constant = answer.value[:2]
     variances = answer.noise_std**2 + weight * np.maximum(fourth, np.square(answer.value[:2]))
-    least = 2 * math.sqrt(variances[1])
+    least = 2 * math.sqrt(variances[1]) + (3 * errors.blur / cut) ** 2
     words = {
         "what": "variance" if isinstance(errors.target, Regression) else "deviance",
         "constant": "the shares of the classes" if isinstance(errors.target, Classes) else "the mean",

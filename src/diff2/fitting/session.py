@@ -66,7 +66,6 @@ class Session:
         if known and known[0].purpose != purpose:
             raise LedgerError(
                 f"release {self._filter.releases} was a {known[0].purpose} and is a {purpose} now: records or code "
-                "were changed. Nothing was released; start a new fit in another directory. What the old one released "
-                "stays spent"
+                "were changed. Nothing was released now; start anew in another directory. What was released stays spent"
             )
         self._progress(1 - self._filter.left, purpose)

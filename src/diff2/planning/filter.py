@@ -15,18 +15,25 @@ from ..privacy import Budget, Ledger, Release
 from ..privacy.accounting import gdp_mu
 from ..privacy.composition import exposure_of
 from ..privacy.discrete import continuous_budget
+from ..privacy.guarantee import SELECTION
+from ..privacy.repeated import REPEATED, repeated_mu
 from .header import trust_in
 
-FILTER, EVALUATION = "fit", "evaluate"  # algorithms whose releases are chosen as they go
+FILTER, EVALUATION = "fit", "evaluate"
+FILTERED = (FILTER, EVALUATION, SELECTION)  # algorithms whose releases are chosen as they go
 MOST_RELEASES = 512  # for what noise on whole numbers costs
 
 
 class Filter:
-    """What is left of a budget."""
+    """What is left of a budget; with ``repetitions``, of one of so many on average, of which the best is published."""
 
-    def __init__(self, budget: Budget):
+    def __init__(self, budget: Budget, repetitions: int | None = None):
         # A little less, so that all of it together, rounded up, is within the budget.
-        self.mu = gdp_mu(*continuous_budget(budget.epsilon, budget.delta, MOST_RELEASES)) * (1 - 1e-12)
+        if repetitions is None:
+            self.mu = gdp_mu(*continuous_budget(budget.epsilon, budget.delta, MOST_RELEASES)) * (1 - 1e-12)
+        else:
+            self.mu = repeated_mu(budget.epsilon, budget.delta, repetitions) * (1 - 1e-12)
+        self._repetitions = repetitions
         self._spent = 0.0  # the sum of the squared prices
         self.releases = 0
 
@@ -53,13 +60,17 @@ class Filter:
 
     def planned(self, parties: int = 1) -> dict[str, Any]:
         """Return what the header of a ledger says: no number of releases, and what units are exposed to at most."""
+        if self._repetitions is not None:
+            whole = Release(1, SELECTION, sampling=REPEATED, rate=float(self._repetitions), multiplier=1 / self.mu)
+            return {"releases": None, "exposure": exposure_of([whole])}
         return {"releases": None, "exposure": exposure_of(self.most(parties))}
 
 
 def check_filter(path: str, ledger: Ledger) -> None:
     """Refuse a ledger of such releases that says something else than its budget, or spent more."""
     budget = Budget(ledger.header["budget"]["epsilon"], ledger.header["budget"]["delta"])
-    found = Filter(budget)
+    repeated = ledger.header["algorithm"]["name"] == SELECTION
+    found = Filter(budget, ledger.header["algorithm"].get("repetitions") if repeated else None)
     try:
         trust = trust_in(ledger.header, len(ledger.header["client_sizes"]))
     except (InvalidArgument, KeyError, TypeError) as error:

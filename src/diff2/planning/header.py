@@ -9,7 +9,7 @@ from typing import Any
 from .._files import plain
 from ..algorithms import ALGORITHMS, Algorithm
 from ..algorithms.named import named, without_none
-from ..errors import Diff2Error, InvalidArgument, LedgerError, WeakDeltaWarning
+from ..errors import Diff2Error, InvalidArgument, LedgerError, WeakDeltaWarning, WeakEpsilonWarning
 from ..privacy import Budget, Release
 from ..privacy.calibration import CLOSE
 from ..privacy.composition import exposure_of
@@ -81,7 +81,8 @@ def read_plan(where: str, header: Mapping[str, Any]) -> Plan | None:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", WeakDeltaWarning)
+            for category in (WeakDeltaWarning, WeakEpsilonWarning):
+                warnings.simplefilter("ignore", category)
             noise = _plan(header)
             expected = described(noise, trust_in(header, len(noise.population.sizes)))
     except (Diff2Error, TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:

@@ -107,6 +107,7 @@ def plan(
     population = protection.population(client_sizes, algorithm.adjacency)
     algorithm.check(population, budget.private)
     algorithm.routine.check(population, budget.private)
+    budget.warn()
     if budget.private and budget.delta > 1 / population.units:
         warnings.warn(
             f"delta={budget.delta:g} is larger than 1/{population.units}, one over the number of {population.unit}s: "

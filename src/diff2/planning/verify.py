@@ -24,7 +24,7 @@ from ..privacy.lines import SHA256
 from ..privacy.mechanism import noise_scale
 from ..privacy.release import EXPONENTIAL, GAUSSIAN, NONE, ZERO
 from ..questions import SCALING, Question, Smoothness
-from .filter import EVALUATION, FILTER, check_filter
+from .filter import FILTERED, check_filter
 from .fit_ledger import check_fit
 from .header import described, read_plan, require_same, with_parties
 from .plan import Plan
@@ -59,7 +59,7 @@ def verify(path: str | os.PathLike[str]) -> Verified:
     found.require_whole(path)
     ledger, first, last = found.ledger, f"{path}, line 1", len(found.ledger.releases) + 2
     _check_notes(first, ledger.header)
-    filtered = ledger.header["algorithm"]["name"] in (FILTER, EVALUATION)
+    filtered = ledger.header["algorithm"]["name"] in FILTERED
     noise = None if filtered else read_plan(first, ledger.header)
     if noise is not None:
         check_releases(str(path), ledger, noise)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from numbers import Real
 
 from .._validate import positive
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, WeakEpsilonWarning
+
+MEANINGFUL = 10.0  # the largest epsilon that says something
 
 
 @dataclass(frozen=True)
@@ -36,3 +39,13 @@ class Budget:
     def private(self) -> bool:
         """Whether any noise is added."""
         return math.isfinite(self.epsilon)
+
+    def warn(self, stacklevel: int = 3) -> None:
+        """Warn of an epsilon that says little; where a run or a fit is about to begin, not where a ledger is read."""
+        if MEANINGFUL < self.epsilon < math.inf:
+            warnings.warn(
+                f"epsilon={self.epsilon:g} says little: whether somebody was in the table may be told with odds of up "
+                f"to exp({self.epsilon:g}) to 1. Around 1 is strong, 3 to 5 is common; choose at most {MEANINGFUL:g}",
+                WeakEpsilonWarning,
+                stacklevel=stacklevel,
+            )

@@ -6,6 +6,7 @@ releases that concern each kind of unit are composed, and the largest epsilon co
 
 * Full Gaussian releases: exactly, :math:`\mu^2 = \sum 1/z^2` (``accounting.py``).
 * Releases on random batches: numerically, as privacy-loss distributions (``sampled.py``), together with the former.
+* The best of a random number of repetitions: by its Renyi divergence (``repeated.py``).
 * Noise on whole numbers: with what this costs more than continuous noise (``discrete.py``).
 """
 
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 from .accounting import gdp_epsilon
 from .discrete import discrete_epsilon
 from .release import FULL, Release
+from .repeated import REPEATED, repeated_epsilon
 
 Key = TypeVar("Key")
 Exposed = Mapping[tuple[str, float, float], int]  # (sampling, rate, multiplier) -> releases
@@ -116,6 +118,10 @@ def _covers(one: Mapping[tuple[Key, float], int], other: Mapping[tuple[Key, floa
 
 def price(profile: Exposed, delta: float) -> float:
     """Return the epsilon of one collection of releases."""
+    repeated = [key for key in profile if key[0] == REPEATED]
+    if repeated:
+        ((_, mean, multiplier),) = repeated
+        return repeated_epsilon(1 / multiplier, int(mean), delta) if len(profile) == 1 else math.inf
     mu = gaussian_mu(profile)
     sampled = {key: count for key, count in profile.items() if key[0] != FULL}
     noised = sum(count for (_, _, multiplier), count in profile.items() if multiplier != math.inf)

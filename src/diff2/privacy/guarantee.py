@@ -16,6 +16,8 @@ PROTECTED = {  # in words, by unit and adjacency
     ("client", "replace-one"): "each client, with all its records",
 }
 
+SELECTION = "select"
+
 
 @dataclass(frozen=True)
 class Guarantee:
@@ -56,6 +58,11 @@ class Guarantee:
             f"outcome by at most a factor exp({epsilon}), except with probability {self.delta!r}; "
             f"{self.assumptions()}."
         )
+        if self.algorithm == SELECTION:
+            text += (
+                " It is the best of several models by a score among its releases; all others, how many there were and "
+                "how long it took have to stay secret."
+            )
         if self.noise == "sites":
             text += f" {self._against_the_server()}"
         if not self.complete:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -12,11 +11,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from .._numbers import epsilon_text
 from .._validate import one_of
-from ..errors import CompositionWarning, InvalidArgument
+from ..errors import InvalidArgument
 from ..fitting import fit
-from ..fitting.repeats import REPEATS
 from ..leaks import leak
 from ..tables.frames import Frame, as_frame
 from ..tables.schema import Schema
@@ -72,18 +69,6 @@ class PrivateEstimator(BaseEstimator):
         )
         self.schema_, self.ledger_ = self.model_.schema, self.model_.ledger
         self.guarantee_, self.epsilon_ = self.model_.guarantee, self.model_.epsilon
-        named = {"group": {"clients": clients, "groups": groups}, "client": {"clients": clients}}.get(unit)
-        units = None if named is None else Frame((), (), frame.size).having(**named)
-        together = REPEATS.add(frame, self.ledger_, units)
-        if together.fits > 1:
-            warnings.warn(
-                f"this is fit number {together.fits} in this process on these records, or some of them. For a {unit} "
-                f"in all these fits they cost epsilon={epsilon_text(together.epsilon)} at delta={self.ledger_.delta:g} "
-                f"together; the guarantee of this one, epsilon={epsilon_text(self.epsilon_)}, does not speak of the "
-                "others. Compare models on public records, or give each fit a part of the budget",
-                CompositionWarning,
-                stacklevel=2,
-            )
         return self
 
     def report(self) -> str:

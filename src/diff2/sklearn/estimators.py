@@ -26,6 +26,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         categories: public lists of values, by the name or number of the column.
         flags: names or numbers of columns that say yes or no.
         target_bounds: public bounds of the target.
+        max_count: the largest count, where the target counts something: a Poisson regression, in the place of
+            ``target_bounds``.
         unit: what is protected: ``"record"``, ``"group"`` or ``"client"``; ``"auto"``: groups where they are given.
         weighting: ``"records"``: all units count alike; ``"clients"``: all clients.
         random_state: makes the fit repeatable, and NOT private.
@@ -48,6 +50,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         categories: Mapping[Any, Sequence[Any]] | None = None,
         flags: Sequence[Any] = (),
         target_bounds: tuple[float, float] | None = None,
+        max_count: float | None = None,
         unit: str = "auto",
         weighting: str = "records",
         random_state: Any = None,
@@ -61,6 +64,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         self.categories = categories
         self.flags = flags
         self.target_bounds = target_bounds
+        self.max_count = max_count
         self.unit = unit
         self.weighting = weighting
         self.random_state = random_state
@@ -79,7 +83,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         return super().score(X, y, sample_weight)
 
     def _target_facts(self, target: np.ndarray) -> dict[str, Any]:
-        return {"target_bounds": self.target_bounds}
+        return {"target_bounds": self.target_bounds, "max_count": self.max_count}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

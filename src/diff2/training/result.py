@@ -19,6 +19,7 @@ from .._files import write_json
 from .._vectors import Vector
 from ..planning.plan import Plan
 from ..privacy import Ledger
+from .health import health_of
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,11 @@ class TrainResult:
         """What the run cost, at the budget's delta: that of the whole plan, however many releases were made."""
         return self.ledger.epsilon()
 
+    @property
+    def health(self) -> list[str]:
+        """Lines on how much of the gradient estimates is noise, from released values alone."""
+        return health_of(self.history, self.params.numel())
+
     def summary(self) -> dict[str, Any]:
         """Return plain JSON values: guarantee, noise, time."""
         plan, history = self.plan, self.history
@@ -58,6 +64,7 @@ class TrainResult:
             "parameters": self.params.numel(),
             "engine": self.engine,
             "seconds": float(history["seconds"].sum()),
+            "health": self.health,
         }
 
     def save(self, directory: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> Path:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..._numbers import epsilon_text
 from ...data.scaling import Scaling
-from ...errors import Diff2Error, WeakDeltaWarning
+from ...errors import Diff2Error, WeakDeltaWarning, WeakEpsilonWarning
 from ...tables.kinds import Category, Classes, Counts, Flag
 from ..agreement import Agreement, AnyAgreement
 from ..fit_agreement import FitAgreement
@@ -54,7 +54,8 @@ def review(agreement: AnyAgreement, site: SiteFile) -> Review:
         books = read_site_ledger(ledger)
         checks.append(lambda: policy.check_total(agreement, books.epsilon, books.delta))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", WeakDeltaWarning)
+        for category in (WeakDeltaWarning, WeakEpsilonWarning):
+            warnings.simplefilter("ignore", category)
         for check in checks:
             try:
                 check()
