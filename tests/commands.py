@@ -1,10 +1,12 @@
 """A folder as a user has it, with clients' tables and a run file, and the command line called on it."""
 
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
+from unittest.mock import patch
 
 import numpy as np
 import pandas
@@ -34,8 +36,12 @@ def change(folder, *changes):
 
 
 def diff2_here(*words, terminal_width="100"):
-    """Run a command in this process; exceptions that the command should have dealt with are raised here."""
-    result = CliRunner(env={"COLUMNS": terminal_width}).invoke(app, [str(word) for word in words])
+    """Run a command in this process; exceptions that the command should have dealt with are raised here.
+
+    Lines of progress, which appear where a command takes long, are left out: how long it takes depends on the machine.
+    """
+    with patch("diff2._progress.BETWEEN_LINES", math.inf):
+        result = CliRunner(env={"COLUMNS": terminal_width}).invoke(app, [str(word) for word in words])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result

@@ -302,7 +302,7 @@ def test_killed_run_resumes_to_the_same_model(folder):
 
 def test_interrupt_says_how_to_resume(folder):
     (folder / "run.toml").write_text(RUN.format(rounds=5000), encoding="utf-8")
-    process = start("train", folder / "run.toml", "--out", folder / "run dir", "--seed", 3)
+    process = start("train", folder / "run.toml", "--out", folder / "run dir", "--seed", 3, "--quiet")
     wait_until(lambda: releases(folder / "run dir") > 5, process)
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=60)
