@@ -133,6 +133,12 @@ class TestSensitivity:
         apart = statistic.total(low, np.ones(1), {}) - statistic.total(high, np.ones(1), {})
         assert np.linalg.norm(apart) == pytest.approx(statistic.diameter)
 
+    def test_mean_residuals_from_none_to_the_bound_are_a_diameter_apart(self):
+        residuals = Residuals(design(0.0), np.zeros(1 + preparation().width + 5), np.array(0.0), (0.0, 2.0))
+        low, high = (Rows(np.zeros((1, NUMERIC)), np.zeros((1, 1), int), np.array([y])) for y in (0.0, 2.0))
+        apart = [MeanResidual(residuals, 0.4).total(rows, np.ones(1), {})[0] for rows in (low, high)]
+        assert apart[1] - apart[0] == pytest.approx(MeanResidual(residuals, 0.4).diameter)
+
     def test_leaf_sums_of_opposite_classes_in_one_leaf_are_a_diameter_apart(self):
         trees = tree_model(design(0.0), np.zeros((1 + preparation().width + 5, 2)), np.zeros(2))
         halves = [Half(np.zeros(3, int), np.full(3, 249))] * 2
