@@ -8,7 +8,7 @@ import pytest
 
 import diff2
 from diff2.fitting.cohort import TableCohort
-from diff2.fitting.opening import _by_client
+from diff2.fitting.opening import by_client
 from diff2.tables.encode import encode
 from diff2.tables.kinds import Classes, Counts, Number, Regression
 from diff2.tables.schema import Schema
@@ -43,7 +43,7 @@ def test_no_unit_moves_an_answer_of_a_fit_further_than_its_line_says(monkeypatch
             value = RUBBISH[rng.integers(len(RUBBISH))] if rng.random() < 0.7 else data[name][rng.integers(400)]
             for row in rows_of(data, unit, 7):
                 changed[name][row] = value
-        others.append(TableCohort(_by_client(encode(changed, known)), unit=unit, weighting=weighting))
+        others.append(TableCohort(by_client(encode(changed, known)), unit=unit, weighting=weighting))
     asked, answer, scores = [], TableCohort.answer, TableCohort.scores
 
     def answered(self, statistic, *rest):

@@ -56,7 +56,7 @@ def test_few_records_stand_for_many():
     known = Schema(COLUMNS, "y", TARGETS["regression"])
     from diff2.fitting.statistics import TargetMean
 
-    few, many = (StandIns(made_up(known, 100), units).answer(TargetMean(0, 10), 1) for units in (100, 10_000))
+    few, many = (StandIns(made_up(known, 100), units).answer(TargetMean(0, 10), 1, 1.0) for units in (100, 10_000))
     np.testing.assert_allclose(few.value, many.value)
     assert few.release.sensitivity == pytest.approx(100 * many.release.sensitivity)
     assert many.release.sensitivity == pytest.approx(10 / 10_000)
@@ -111,7 +111,7 @@ def test_the_command_needs_no_data_and_no_torch(tmp_path):
     ("words", "code", "text"),
     [
         (["--schema", "s.toml", "--epsilon", "1"], 2, "give --records and --epsilon"),
-        (["--epsilon", "1"], 2, "give --sizes, or, for a fit"),
+        (["--epsilon", "1"], 2, "or, for a fit, --schema"),
         (["--schema", "s.toml", "--records", "49", "--epsilon", "1"], 1, "records"),
         (["--schema", "s.toml", "--records", "100", "--epsilon", "0"], 1, "epsilon"),
         (["--schema", "nothing.toml", "--records", "100", "--epsilon", "1"], 1, "no schema"),

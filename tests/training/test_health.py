@@ -14,7 +14,7 @@ from diff2.training.health import health_of, noise_share
 def history(signal, std, dimension, rounds=200, seed=0):
     rng = np.random.default_rng(seed)
     estimates = signal / math.sqrt(dimension) + std * rng.standard_normal((rounds, dimension))
-    return pandas.DataFrame({"estimate_norm": np.linalg.norm(estimates, axis=1), "estimate_std": np.full(rounds, std)})
+    return {"estimate_norm": np.linalg.norm(estimates, axis=1), "estimate_std": np.full(rounds, std)}
 
 
 @pytest.mark.parametrize(("signal", "std", "share"), [(0.0, 1.0, 1.0), (3.0, 0.3, 0.5), (3.0, 0.01, 0.00111)])

@@ -158,7 +158,10 @@ def plan(
         return
     counts = None if sizes is None else parse_sizes(sizes)
     if run_file is None and None in (epsilon, delta, rounds, counts):
-        raise typer.BadParameter("give a RUN.toml, or all of --epsilon, --delta, --rounds and --sizes")
+        raise typer.BadParameter(
+            "give a RUN.toml, or all of --epsilon, --delta, --rounds and --sizes, or, for a fit, --schema, --records "
+            "and --epsilon"
+        )
     options = {
         "epsilon": epsilon,
         "delta": delta,

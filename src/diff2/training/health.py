@@ -6,31 +6,32 @@ models of ``fit``; for others, score on public records.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-if TYPE_CHECKING:
-    import pandas
+import numpy as np
 
 MOSTLY = 0.9  # share of noise from which on a run says so
+NAMES = ("estimate_norm", "estimate_std")  # of the history, which are used
 PARTS = 10  # of the rounds, of which the first and the last are shown
 
 
-def noise_share(history: pandas.DataFrame, dimension: int) -> float:
+def noise_share(history: Mapping[str, np.ndarray], dimension: int) -> float:
     """Return the share of noise in the squared lengths of the estimates, at most 1.
 
     It can be below what noise alone explains by chance; then all of it is noise.
     """
-    released = float(history["estimate_norm"].pow(2).sum())
-    noise = dimension * float(history["estimate_std"].pow(2).sum())
+    released = float(np.square(history["estimate_norm"]).sum())
+    noise = dimension * float(np.square(history["estimate_std"]).sum())
     return min(1.0, noise / released) if released > 0 else float(noise > 0)
 
 
-def health_of(history: pandas.DataFrame, dimension: int) -> list[str]:
+def health_of(history: Mapping[str, np.ndarray], dimension: int) -> list[str]:
     """Return lines that say how much of the gradient estimates is noise, from released values alone."""
-    if not len(history) or not history["estimate_std"].any():
+    if "estimate_std" not in history or not history["estimate_std"].any():
         return ["no noise was added to the gradient estimates"]
-    size = max(1, len(history) // PARTS)
-    whole, first, last = (noise_share(part, dimension) for part in (history, history[:size], history[-size:]))
+    size = max(1, len(history["estimate_std"]) // PARTS)
+    parts = ({name: history[name][of] for name in NAMES} for of in (slice(None), slice(size), slice(-size, None)))
+    whole, first, last = (noise_share(part, dimension) for part in parts)
     lines = [f"noise is {whole:.0%} of the gradient estimates: {first:.0%} in the first rounds, {last:.0%} in the last"]
     if first >= MOSTLY:
         lines.append(
