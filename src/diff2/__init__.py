@@ -4,7 +4,7 @@ The names below are found on first use, so that ``diff2 --help`` does not wait f
 
 >>> import diff2
 >>> sorted(name for name in diff2.__all__ if name[0].islower())
-['evaluate', 'fit', 'mlp', 'plan', 'prepare', 'train']
+['evaluate', 'fit', 'mlp', 'plan', 'prepare', 'rehearse', 'select', 'train']
 """
 
 from importlib import import_module
