@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent / "src" / "diff2"
 LAYERS = [
     ["cli"],
     ["federation"],
-    ["runfile", "sklearn"],
+    ["runfile", "sklearn", "reporting"],
     ["training", "data", "fitting"],
     ["cohorts", "planning", "tables"],
     ["gradients", "algorithms"],
@@ -22,7 +22,7 @@ LAYERS = [
     ["privacy"],
 ]
 COLOURS = {True: "#cfe3f1", False: "#f4e2c4"}  # without PyTorch, and with it
-WITHOUT_TORCH = {"privacy", "questions", "routines", "algorithms", "planning", "data", "tables", "fitting", "sklearn"}
+WITHOUT_TORCH = {"privacy", "questions", "routines", "algorithms", "planning", "data", "tables", "fitting", "sklearn", "reporting"}
 
 
 def imports() -> Counter[tuple[str, str]]:
