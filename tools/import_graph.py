@@ -22,7 +22,10 @@ LAYERS = [
     ["privacy"],
 ]
 COLOURS = {True: "#cfe3f1", False: "#f4e2c4"}  # without PyTorch, and with it
-WITHOUT_TORCH = {"privacy", "questions", "routines", "algorithms", "planning", "data", "tables", "fitting", "sklearn", "reporting"}
+WITHOUT_TORCH = {
+    *("privacy", "questions", "routines", "algorithms", "planning", "data", "tables", "fitting"),
+    *("sklearn", "reporting"),
+}
 
 
 def imports() -> Counter[tuple[str, str]]:
