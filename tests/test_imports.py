@@ -16,7 +16,6 @@ ROOT = Path(diff2.__file__).parent
 ORDER = [
     *(
         "errors",
-        "leaks",
         "_version",
         "_validate",
         "_fields",

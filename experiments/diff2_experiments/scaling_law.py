@@ -26,9 +26,9 @@ from diff2._validate import at_least
 from diff2._version import __version__
 from diff2.algorithms import DPGD
 from diff2.errors import InvalidArgument, PrivacyLeakWarning, WeakDeltaWarning
-from diff2.leaks import leak
 from diff2.planning.plan import plan
 from diff2.privacy import Budget
+from diff2.privacy.leaks import leak
 from diff2.questions import GRADIENT
 from diff2.routines import GradientDescent
 from diff2.runfile.reader import parse_tables

@@ -21,7 +21,7 @@ import numpy as np
 import typer
 
 from diff2.algorithms import DPGD, DPSGD, Algorithm, Diff2
-from diff2.leaks import leak
+from diff2.privacy.leaks import leak
 from diff2.routines import Adam, BVRLocalSGD, GradientDescent, Routine
 
 from .store import Run, RunStore

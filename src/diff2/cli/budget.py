@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -53,9 +53,8 @@ def budget(
             )
 
 
-def _sentence(document: dict[str, object]) -> str:
+def _sentence(document: dict[str, Any]) -> str:
     runs, delta = document["runs"], document["delta"]
-    assert isinstance(runs, list)
     most = max((float(run["epsilon"]) for run in runs), default=0.0)
     count = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
     total = epsilon_text(float(str(document["epsilon"])))

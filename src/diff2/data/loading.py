@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InvalidArgument
-from ..leaks import code_of, leak
+from ..privacy.leaks import code_of, leak
 from . import randhie
 from .builtin import BuiltinSettings
 from .dealing import deal, hold_out

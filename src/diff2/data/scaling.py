@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from .._validate import nearest
 from ..errors import InvalidArgument
-from ..leaks import code_of, leak
+from ..privacy.leaks import code_of, leak
 from ..tables.cells import Lookup
 from .settings import TableSettings
 from .tables import ClientTable, as_table, classes_in, input_columns, numbers, require_column

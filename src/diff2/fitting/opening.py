@@ -13,9 +13,9 @@ import numpy as np
 from .._validate import one_of
 from .._version import __version__
 from ..errors import InvalidArgument
-from ..leaks import code_of, leak
 from ..planning.filter import Filter
 from ..privacy import Budget, Ledger, Mechanism, NoiseSource
+from ..privacy.leaks import code_of, leak
 from ..privacy.release import REPLACE_ONE
 from ..tables.encode import Encoded
 from ..tables.rows import Rows

@@ -7,6 +7,7 @@ candidates have to differ by much to be worth it.
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Mapping
@@ -87,13 +88,14 @@ def select(
             model = fitted(schema, Opened(cohorts[name].census, session, ledger, public_draws(noise)), one_fit)
         if best is None or _score(model) > _score(best.model):
             best = Selected(name, model)
-    assert best is not None  # there is at least one repetition
+    if best is None:
+        raise InvalidArgument(f"expected repetitions to give at least one fit, got repetitions={mean!r}; raise it")
     if directory is not None:
         best.model.save(directory)
     return best
 
 
 def _score(model: FittedModel) -> float:
-    assert model.health is not None
-    assert model.health.score is not None
-    return model.health.score.share
+    """Return the private score that every repetition pays for."""
+    worth = None if model.health is None else model.health.score
+    return -math.inf if worth is None else worth.share

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .._numbers import epsilon_text
-from ..leaks import code_of
+from .leaks import code_of
 
 PROTECTED = {  # in words, by unit and adjacency
     ("record", "replace-one"): "each record",

@@ -12,11 +12,11 @@ from typing import Any
 
 from .._files import plain
 from ..errors import Diff2Error
-from ..leaks import code_of
 from ..planning.project import project_of, standing
 from ..privacy import Guarantee, Ledger
 from ..privacy.attacks import group_epsilon, largest_mu, true_positives
 from ..privacy.guarantee import PROTECTED
+from ..privacy.leaks import code_of
 from .columns import columns, dropped
 from .files import files
 from .releases import path, purposes

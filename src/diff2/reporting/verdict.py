@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from .._files import read_json
 from ..errors import LedgerError
-from ..leaks import code_of
 from ..planning.verify import verify
 from ..privacy import Guarantee, Ledger
+from ..privacy.leaks import code_of
 from ..privacy.signing import SIGNATURE, check_signature, read_public
 
 AS_STATED, BROKEN, OVER_BUDGET, LEAKS, NOT_PRIVATE = 0, 1, 3, 4, 5  # exit status of the command

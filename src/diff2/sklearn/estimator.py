@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from .._validate import one_of
 from ..errors import InvalidArgument
 from ..fitting import fit
-from ..leaks import leak
+from ..privacy.leaks import leak
 from ..tables.frames import Frame, as_frame
 from ..tables.schema import Schema
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..leaks import leak
+from ..privacy.leaks import leak
 from .cell_column import Cells
 from .cells import MISSING, Lookup, flag
 from .encode import refuse_table

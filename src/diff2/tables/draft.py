@@ -10,7 +10,7 @@ import numpy as np
 
 from .._validate import nearest, one_of
 from ..errors import InvalidArgument
-from ..leaks import leak
+from ..privacy.leaks import leak
 from .cell_column import Cells
 from .cells import FALSE, MISSING, TRUE, category_key, days, number
 from .file_format import FileFormat

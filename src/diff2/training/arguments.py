@@ -16,10 +16,10 @@ from ..cohorts import Client
 from ..errors import InvalidArgument, unusable
 from ..gradients import Engine, Shapes
 from ..gradients.probe import indices_fit, made_up_inputs
-from ..leaks import code_of, leak
 from ..models.losses import check_targets
 from ..planning.plan import protected
 from ..privacy import Budget
+from ..privacy.leaks import code_of, leak
 from ..questions import Protection
 from ..routines import Averaging
 from . import OUTPUTS

@@ -25,9 +25,9 @@ from ...fitting.opening import Opened, header_of, public_draws
 from ...fitting.saving import ARRAYS, HEALTH, PREPARATION, SCHEMA
 from ...fitting.session import Progress, Session
 from ...fitting.travelling import dimension_of
-from ...leaks import code_of, leak
 from ...planning.filter import Filter
 from ...privacy import BoundedMean, Mechanism
+from ...privacy.leaks import code_of, leak
 from ...training.directory import RunDirectory
 from ..faults import BadAnswer
 from ..fit_agreement import FitAgreement

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 
-from .errors import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
+from ..errors import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
 
 # code -> how the words in a ledger begin, or what they hold; none: it is in no ledger
 CODES: dict[str, tuple[str, ...]] = {
