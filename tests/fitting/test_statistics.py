@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diff2.fitting.columns import bin_edges, column_of
+from diff2.fitting.linear import LinearModel
 from diff2.fitting.preparation import Preparation, Projections, Whitening
 from diff2.fitting.second_moment import as_matrix, as_vector, length_limited
 from diff2.fitting.statistics import (
@@ -25,18 +26,8 @@ from diff2.fitting.statistics import (
     TargetMean,
     WhiteningMoment,
 )
-from diff2.fitting.trees import (
-    Binning,
-    Half,
-    LeafSums,
-    LeafWeights,
-    LinearModel,
-    PairScores,
-    ResidualSizes,
-    Tree,
-    TreeModel,
-    random_contrast,
-)
+from diff2.fitting.tree_model import Binning, Half, Tree, TreeModel
+from diff2.fitting.trees import LeafSums, LeafWeights, PairScores, ResidualSizes, random_contrast
 from diff2.tables.rows import Rows
 
 NUMERIC, CATEGORIES, CLASSES = 3, (4,), 3

@@ -19,7 +19,8 @@ from diff2.fitting.bounds import Magnitudes, Zoom
 from diff2.fitting.counts import CountResiduals, LogMean
 from diff2.fitting.statistics import ClassShares, ClippedDescent, Residuals, TargetMean
 from diff2.fitting.travelling import STATISTICS, Unpacked, dimension_of, packed
-from diff2.fitting.trees import Half, LeafSums, PairScores
+from diff2.fitting.tree_model import Half
+from diff2.fitting.trees import LeafSums, PairScores
 from diff2.tables.encode import encode
 from diff2.tables.kinds import Counts, Number, Regression
 from diff2.tables.rows import Rows

@@ -30,7 +30,8 @@ from .statistics import (
     Residuals,
     WhiteningMoment,
 )
-from .trees import TREE_SHARE, Leafing, TreeModel, tree_count, with_trees
+from .tree_model import TreeModel
+from .trees import TREE_SHARE, Leafing, tree_count, with_trees
 
 SHARES = {"target": 0.01, "histogram": 0.05, "whitening": 0.05, "gram": 0.20}
 MAX_ROUNDS = 32

@@ -20,7 +20,7 @@ from .linear import LinearModel
 from .perceptron import ModuleModel, NetworkModel
 from .report import spending
 from .saving import Saved, load, save
-from .trees import TreeModel
+from .tree_model import TreeModel
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from .onnx_graph import IR_VERSION, LOWEST, ML_OPSET, OPSET, Graph
 from .perceptron import ModuleModel, Perceptron
 from .preparation import MAX_WHITENED, Preparation
 from .statistics import CONSTANT, FREE
-from .trees import BINS, QUESTIONS, RATE, TreeModel
+from .tree_model import BINS, QUESTIONS, RATE, TreeModel
 
 TOLERANCE = 1e-6
 

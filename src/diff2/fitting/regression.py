@@ -32,7 +32,8 @@ from .statistics import (
     TargetMean,
     WhiteningMoment,
 )
-from .trees import TREE_SHARE, Leafing, TreeModel, tree_count, with_trees
+from .tree_model import TreeModel
+from .trees import TREE_SHARE, Leafing, tree_count, with_trees
 
 SHARES = {"histogram": 0.05, "whitening": 0.05, "target": 0.005, "gram": 0.20, "norms": 0.02, "descent": 0.675}
 LOOKS = (0, 1, 2, 4, 8, 16)  # rounds at which the radius is found anew

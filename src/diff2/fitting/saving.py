@@ -31,7 +31,7 @@ from .perceptron import ModuleModel, Perceptron
 from .preparation import Preparation, Projections, Whitening
 from .shapes import shape_faults
 from .statistics import Design
-from .trees import Binning, Half, Tree, TreeModel
+from .tree_model import Binning, Half, Tree, TreeModel
 
 PARTS = Parts(
     LinearModel, TreeModel, Perceptron, ModuleModel, Design, Preparation, Column, Whitening, Projections, Binning, Tree,

@@ -13,7 +13,7 @@ from .linear import LinearModel
 from .perceptron import ModuleModel, NetworkModel, Perceptron
 from .preparation import Preparation
 from .statistics import Design, Residuals
-from .trees import BINS, LEAVES, QUESTIONS, Half, Tree, TreeModel
+from .tree_model import BINS, LEAVES, QUESTIONS, Half, Tree, TreeModel
 
 
 def shape_faults(model: LinearModel | TreeModel | NetworkModel, schema: Schema) -> list[str]:

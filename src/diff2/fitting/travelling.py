@@ -55,7 +55,8 @@ from .statistics import (
     TargetMean,
     WhiteningMoment,
 )
-from .trees import Binning, Half, LeafSums, LeafWeights, PairScores, ResidualSizes, Tree, TreeModel
+from .tree_model import Binning, Half, Tree, TreeModel
+from .trees import LeafSums, LeafWeights, PairScores, ResidualSizes
 
 STATISTICS: tuple[type, ...] = (
     *(ColumnHistograms, WhiteningMoment, TargetMean, ClassShares, Gram, NormHistogram, MeanResidual),
