@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from .discrete import discrete_epsilon
 
@@ -54,6 +54,7 @@ def log_normal(x: float) -> float:
     return -x * x / 2 - math.log(-x) - math.log(2 * math.pi) / 2 + math.log1p(-series)
 
 
+@lru_cache(maxsize=4096)
 def gdp_epsilon(mu: float, delta: float) -> float:
     """Return the smallest epsilon for which a mu-GDP mechanism is (epsilon, delta)-DP, rounded up.
 
@@ -70,6 +71,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     return _bisect(lambda epsilon: gdp_delta(mu, epsilon) <= delta, 0.0, high)[1]
 
 
+@lru_cache(maxsize=4096)
 def gdp_mu(epsilon: float, delta: float) -> float:
     """Return the largest mu for which every mu-GDP mechanism is (epsilon, delta)-DP, rounded down.
 
