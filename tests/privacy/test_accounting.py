@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diff2.privacy import Budget, Release, calibrate, epsilon_of
-from diff2.privacy.calibration import CLOSE, MOST_GUESSES, _solve
 from diff2.privacy.accounting import epsilon_path, gdp_delta, gdp_epsilon, gdp_mu, total_mu
+from diff2.privacy.calibration import CLOSE, MOST_GUESSES, _solve
 
 DELTA = 1e-5
 

@@ -108,7 +108,7 @@ def _alone(
                 "accounting='paper' has no formula for Poisson batches, which the paper does not use; use "
                 "accounting='exact', or sampling='fixed'"
             )
-        from .sampled import paper_multiplier
+        from .renyi import paper_multiplier
 
         order = paper_order(budget)
         gaussian = math.sqrt(full * order / (share * budget.epsilon))
