@@ -44,16 +44,16 @@ class Asker:
 
     def __init__(self, inputs, target, noise):
         self.rows = Rows(inputs, np.zeros((N, 0), dtype=np.int64), target)
-        self.noise, self.rng, self.steps = noise, np.random.default_rng(1), 0
+        self.noise, self.rng, self.steps, self.cache = noise, np.random.default_rng(1), 0, {}
 
     def __call__(self, statistic, mu):
         self.steps += statistic.purpose == "descent"
-        total = statistic.total(self.rows, np.full(N, 1 / N), {})
+        total = statistic.total(self.rows, np.full(N, 1 / N), self.cache)
         std = max(statistic.diameter, statistic.longest) / N / mu
         return Answer(total + self.noise * std * self.rng.standard_normal(total.shape), std)
 
     def choose(self, scores, mu):
-        return int(scores.scores(scores.total(self.rows, np.ones(N), {})).argmax())
+        return int(scores.scores(scores.total(self.rows, np.ones(N), self.cache)).argmax())
 
 
 class TestRegression:

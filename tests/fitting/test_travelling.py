@@ -99,7 +99,7 @@ CELLS = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_is_accepted_is_within_its_bounds_for_every_record(asked, data):
     known, statistics = asked
