@@ -76,6 +76,33 @@ class MeanOfWords(nn.Module):
         return self.head(torch.tanh(self.words(tokens)).mean(1))
 
 
+class Bare(nn.Module):
+    """Parameters used directly: class token, positions, scale, temperature, a matrix; and a norm written by hand."""
+
+    def __init__(self, width=4, length=5):
+        super().__init__()
+        self.token, self.places = nn.Parameter(torch.randn(1, 1, width)), nn.Parameter(torch.randn(length + 1, width))
+        self.scale, self.heat = nn.Parameter(torch.randn(width)), nn.Parameter(torch.tensor(0.7))
+        self.mix = nn.Parameter(torch.randn(width, width))
+        self.norm, self.head = WrittenNorm(width), nn.Linear(width, 2)
+
+    def forward(self, x):
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.places
+        x = self.norm(torch.tanh(x * self.scale) @ self.mix)
+        return self.head(x[:, 0]) * self.heat
+
+
+class WrittenNorm(nn.Module):
+    """RMSNorm as people write it."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 2, width))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * self.weight
+
+
 class Scale(nn.Module):
     """A layer of one's own: a factor and a shift per feature."""
 
@@ -178,6 +205,15 @@ MODELS = {
         nn.Sequential(Scale(5), nn.Tanh(), nn.Flatten(), nn.Linear(15, 2)),
         (3, 5),
     ),
+    "rms norm": lambda: (
+        nn.Sequential(
+            nn.Linear(5, 6), nn.RMSNorm(6), nn.Tanh(), nn.RMSNorm((3, 6), eps=1e-3), nn.Flatten(), nn.Linear(18, 2)
+        ),
+        (3, 5),
+    ),
+    "bare parameters": lambda: (Bare(), (5, 4)),
+    "bare parameters, rows": lambda: (nn.Sequential(nn.Linear(5, 4), WrittenNorm(4), nn.Linear(4, 2)), (5,)),
+    "bare parameters, some frozen": lambda: (frozen(Bare(), "places", "mix", "head.weight"), (5, 4)),
     "frozen layer": lambda: (
         frozen(nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 4), nn.Linear(4, 2)), "2.weight", "2.bias"),
         (5,),
@@ -295,7 +331,7 @@ def gradient_rows(case, params):
     rows = []
     for row in range(case.inputs.shape[0]):
         loss = case.loss(model(case.inputs[row : row + 1]), case.targets[row : row + 1]).sum()
-        rows.append(parameters_to_vector(torch.autograd.grad(loss, trainable(model))))
+        rows.append(parameters_to_vector(torch.autograd.grad(loss, trainable(model), materialize_grads=True)))
     return torch.stack(rows)
 
 

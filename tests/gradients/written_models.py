@@ -53,9 +53,9 @@ def tied():
     return model
 
 
-def with_parameter():
-    model = from_function(lambda self, x: self.out(torch.tanh(x * self.scale)), out=nn.Linear(3, 1))
-    model.scale = nn.Parameter(torch.tensor([1.0, 2.0, -0.5]))
+def with_parameter(forward, *shape, **layers):
+    model = from_function(forward, **layers)
+    model.extra = nn.Parameter(torch.randn(shape))
     return model
 
 
@@ -123,7 +123,20 @@ FALLBACKS = {
         3,
         3,
     ),
-    "custom parameter": lambda: vectors(with_parameter(), 3),
+    "a parameter that is cut along the records": lambda: vectors(
+        with_parameter(lambda self, x: self.out((x + self.extra[: len(x[0])]).prod(1)), 5, 3, out=nn.Linear(3, 1)),
+        5,
+        3,
+    ),
+    "a parameter in a product of matrices": lambda: vectors(
+        with_parameter(lambda self, x: self.out(torch.tanh(x @ self.extra)), 3, 3, out=nn.Linear(3, 1)), 3
+    ),
+    "a parameter with a penalty": lambda: vectors(
+        with_parameter(lambda self, x: self.out(x + self.extra) + self.extra.mean(), 3, out=nn.Linear(3, 1)), 3
+    ),
+    "a parameter that is not used": lambda: vectors(
+        with_parameter(lambda self, x: self.out(x), 3, out=nn.Linear(3, 1)), 3
+    ),
     "custom convolution": lambda: vectors(
         nn.Sequential(nn.ConvTranspose1d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(14, 1)), 1, 5
     ),
