@@ -67,6 +67,42 @@ class Attention(nn.Module):
         return self.head(x.mean(1))
 
 
+class Attending(nn.Module):
+    """PyTorch's attention: of a sequence to itself, and of its first half to the rest, records first or second."""
+
+    def __init__(self, width=4, **options):
+        super().__init__()
+        self.first = options.get("batch_first", False)
+        self.mix, self.join = nn.MultiheadAttention(width, 2, **options), nn.MultiheadAttention(width, 1, bias=False)
+        self.other = nn.MultiheadAttention(width, 2, kdim=3, vdim=2)
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, x):
+        x = x if self.first else x.transpose(0, 1)
+        x = x + self.mix(x, x, x, need_weights=False)[0]
+        x = x.transpose(0, 1) if self.first else x
+        rest = x[2:]
+        joined, weights = self.join(x[:2], rest, rest)
+        other, _ = self.other(joined, x[:, :, 1:], value=x[:, :, :2])
+        return self.head(torch.tanh(other).mean(0)) + weights[:, :, :2].mean(1)
+
+
+class Encoder(nn.Module):
+    """PyTorch's encoder, causal, with positions."""
+
+    def __init__(self, width=4, length=5, first=True, **options):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 2, 6, dropout=0.0, batch_first=first, **options)
+        self.encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.places, self.head = nn.Parameter(torch.randn(1, length, width)), nn.Linear(width, 2)
+        self.first, self.mask = first, nn.Transformer.generate_square_subsequent_mask(length)
+
+    def forward(self, x):
+        x = x + self.places
+        x = self.encoder(x if self.first else x.transpose(0, 1), mask=self.mask.to(x), is_causal=True)
+        return self.head(x.mean(1 if self.first else 0))
+
+
 class MeanOfWords(nn.Module):
     def __init__(self, **options):
         super().__init__()
@@ -233,6 +269,12 @@ MODELS = {
     "embedding": lambda: (MeanOfWords(), 7),
     "embedding with padding": lambda: (MeanOfWords(padding_idx=2), 7),
     "transformer": lambda: (Attention(), 9),
+    "attention": lambda: (Attending(batch_first=True), (5, 4)),
+    "attention, records second": lambda: (Attending(bias=False), (5, 4)),
+    "attention, partly frozen": lambda: (frozen(Attending(), "mix.in_proj_weight", "join.out_proj.weight"), (5, 4)),
+    "encoder": lambda: (Encoder(norm_first=True), (5, 4)),
+    "encoder, records second": lambda: (Encoder(first=False), (5, 4)),
+    "encoder, eval": lambda: (Encoder(activation="gelu").eval(), (5, 4)),
 }  # fmt: skip
 
 

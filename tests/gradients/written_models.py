@@ -114,15 +114,6 @@ FALLBACKS = {
         2,
         3,
     ),
-    "batch dimension second": lambda: vectors(
-        from_function(
-            lambda self, x: self.out(torch.tanh(self.first(x.transpose(0, 1))).mean(0)),
-            first=nn.Linear(3, 4),
-            out=nn.Linear(4, 1),
-        ),
-        3,
-        3,
-    ),
     "a parameter that is cut along the records": lambda: vectors(
         with_parameter(lambda self, x: self.out((x + self.extra[: len(x[0])]).prod(1)), 5, 3, out=nn.Linear(3, 1)),
         5,
@@ -169,10 +160,10 @@ FALLBACKS = {
         5,
         3,
     ),
-    "attention layer": lambda: vectors(
+    "attention layer with a key of its own": lambda: vectors(
         from_function(
             lambda self, x: self.out(self.mix(x, x, x)[0].mean(1)),
-            mix=nn.MultiheadAttention(4, 2, batch_first=True),
+            mix=nn.MultiheadAttention(4, 2, batch_first=True, add_bias_kv=True),
             out=nn.Linear(4, 1),
         ),
         5,

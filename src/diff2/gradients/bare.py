@@ -24,7 +24,7 @@ from .._vectors import Loss
 from ..errors import UnsupportedModel
 from .checks import close
 from .flat import FlatModule
-from .rules import RULES, Feature, Rule, Term
+from .rules import Feature, Rule, Term
 
 LARGEST = 512  # records for which shapes are tried before there are any
 MOST_ONES = 3  # dimensions between the records and the parameter
@@ -46,13 +46,14 @@ class BareParameters:
     Args:
         flat: the model.
         rows: inputs and targets of a few made-up records.
+        rules: those of layers.
     """
 
-    def __init__(self, flat: FlatModule, loss: Loss, rows: tuple[Tensor, Tensor]):
+    def __init__(self, flat: FlatModule, loss: Loss, rows: tuple[Tensor, Tensor], rules: list[Rule]):
         self._flat, self._loss, self._rows = flat, loss, rows
         self._shapes: dict[str, tuple[int, ...]] = {}  # of a record's copy
         self._tried = len(rows[0])
-        owners = dict(bare_parameters(flat))
+        owners = dict(bare_parameters(flat, rules))
         self.rules = [BareRule(owner, {"parameter": flat.slices[name]}, flat.dtype) for name, owner in owners.items()]
         if owners:
             step = torch.randn(len(flat), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -142,10 +143,9 @@ class BareParameters:
             self._flat.load(before)
 
 
-def bare_parameters(flat: FlatModule) -> Iterator[tuple[str, nn.Module]]:
-    """Yield names and owners of the trainable parameters of modules that have no rule."""
-    for prefix, module in flat.module.named_modules():
-        for own, _ in module.named_parameters(recurse=False):
-            name = f"{prefix}.{own}" if prefix else own
-            if type(module) not in RULES and name in flat.slices:
-                yield name, module
+def bare_parameters(flat: FlatModule, rules: list[Rule]) -> Iterator[tuple[str, nn.Module]]:
+    """Yield names and owners of the trainable parameters that no rule covers."""
+    covered = [part for rule in rules for part in rule.parts.values()]
+    for name, part in flat.slices.items():
+        if not any(one.start < part.stop and part.start < one.stop for one in covered):
+            yield name, flat.module.get_submodule(name.rpartition(".")[0])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .._vectors import Loss
+from .attention import unsuited as attention_unsuited
 from .bare import LARGEST
 from .engine import Engine
 from .flat import FlatModule
@@ -43,7 +44,8 @@ class GhostEngine(Engine):
     def __init__(self, module: nn.Module, loss: Loss, example: Records, **options: Any):
         super().__init__(module, loss, **options)
         rows = Records.of(*(part.flatten(0, 1) for part in example[:2])) if self._grouped else example
-        self._recorder = Recorder(self._own, loss, example=rows, grouped=self._grouped)
+        with seeded(Masks(b"example"), 0):
+            self._recorder = Recorder(self._own, loss, example=rows, grouped=self._grouped)
         self._rules: list[Rule] = self._recorder.rules  # of what is summed
         if self._grouped:
             rows = Records.of(*(part.unsqueeze(1) for part in rows[:2]))
@@ -60,13 +62,16 @@ class GhostEngine(Engine):
         module = flat.module
         if sum(1 for _ in module.named_parameters(remove_duplicate=False)) != sum(1 for _ in module.named_parameters()):
             return "parameters are shared between layers"
+        joins = [layer.out_proj for layer in module.modules() if type(layer) is nn.MultiheadAttention]
         for name, layer in module.named_modules():
-            if not any(True for _ in layer.parameters(recurse=False)):
+            if layer in joins or all(flat.part_of(one) is None for one in layer.parameters(recurse=False)):
                 continue
             where = f"{name or 'the model itself'!r} ({type(layer).__name__})"
-            if type(layer) not in RULES and type(layer).__module__.startswith("torch."):
+            reason = None
+            if type(layer) in RULES or type(layer) is nn.MultiheadAttention:
+                reason = RULES[type(layer)].unsuited(layer) if type(layer) in RULES else attention_unsuited(layer)
+            elif type(layer).__module__.startswith("torch."):
                 return f"there is no rule for layer {where}; diff2.gradients.register_rule adds one"
-            reason = RULES[type(layer)].unsuited(layer) if type(layer) in RULES else None
             if reason is not None:
                 return f"layer {where} {reason}"
         return None
