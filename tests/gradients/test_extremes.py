@@ -18,6 +18,7 @@ from helpers import (
     Case,
     FlatModule,
     MeanOfWords,
+    Tied,
     WrittenNorm,
     difference,
     gradient,
@@ -83,6 +84,7 @@ MODELS = {
     "mlp": lambda: (nn.Sequential(nn.Linear(8, 10), nn.Tanh(), nn.Linear(10, 6), nn.ReLU(), nn.Linear(6, 2)), (8,)),
     "compiled": lambda: (nn.Sequential(nn.Linear(8, 10), nn.Softplus(), nn.Linear(10, 1)), (8,)),
     "words": lambda: (MeanOfWords(), None),
+    "tied": lambda: (Tied(), None),
 }  # fmt: skip
 
 

@@ -9,8 +9,8 @@ engine        serves
 ``compiled``  ``nn.Sequential(nn.Linear, nn.Softplus, nn.Linear)`` with biases, nothing frozen, at most 128 features, 32
               units and 12 outputs; loss ``"squared"`` or ``"cross_entropy"``; float32 on a CPU; numba installed
 ``columns``   ``nn.Sequential`` of ``nn.Linear``, with softplus, ReLU, tanh, sigmoid, SiLU, GELU or nothing in between
-``ghost``     a rule for every layer that is trained (``RULES``), each layer called once and no parameter shared;
-              ``nn.MultiheadAttention`` (``attention.py``);
+``ghost``     a rule for every layer that is trained (``RULES``), each layer called once; parameters that linear layers,
+              convolutions and embeddings share; ``nn.MultiheadAttention`` (``attention.py``);
               parameters that a module of one's own uses directly, where they broadcast over the records (``bare.py``);
               with or without dropout, and for groups of rows
 ``vmap``      whatever ``torch.func.vmap`` can differentiate
