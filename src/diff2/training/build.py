@@ -17,6 +17,7 @@ from ..algorithms import Algorithm
 from ..cohorts import Client, LocalCohort, PerClientCohort
 from ..cohorts.clients import as_clients, as_groups, as_pair
 from ..cohorts.slots import EXACT_SIZES, slots_of
+from ..cohorts.torch_datasets import tensors_of, with_tensors
 from ..errors import InvalidArgument
 from ..gradients import Engine, Shapes, build_engine
 from ..models.losses import resolve_loss
@@ -68,7 +69,9 @@ def train(
     Args:
         model: starts from the parameters it has; is not changed.
         loss: ``"squared"``, ``"cross_entropy"``, or a callable (outputs, targets) -> one loss per record.
-        clients: a list of (inputs, targets) pairs, one per client; a single pair is one client.
+        clients: a list of (inputs, targets) pairs, one per client; a single pair is one client. In the place of a pair
+            also a ``Dataset`` or ``DataLoader`` of PyTorch with (input, target) as records: it is read once, and how
+            a loader batches and shuffles is not used.
         algorithm: ``Diff2`` or another algorithm with its settings.
         budget: what the whole run may cost.
         seed: None takes the noise from the operating system. A seed makes the run repeatable and *not private*.
@@ -127,7 +130,7 @@ def prepare(
         directory: keeps ledger.jsonl and checkpoint.pt; without it both are in memory only.
         resume: resume the run in ``directory``, or start it if there is none.
         metrics_every: compute exact losses and gradient norms every this many rounds. They leak; a warning says so.
-        holdout: an (inputs, targets) pair whose exact loss is computed as well.
+        holdout: an (inputs, targets) pair, or a dataset, whose exact loss is computed as well.
         leaks: what else the caller knows to have left without noise (for example: scaling by the data's own range).
         strict: refuse leaks instead of warning.
         opening: a release about all records that is made now, before the first round, out of the same budget.
@@ -144,6 +147,7 @@ def prepare(
         raise InvalidArgument(f"expected model to be a torch.nn.Module, got {type(model).__name__}")
     untouched = copy.deepcopy(model)
     dtype, device = placement(model, compute)
+    clients, holdout = with_tensors(clients, sizes_are_public=public_sizes is None), tensors_of("holdout", holdout)
     checked = as_clients(clients, loss_function, dtype=dtype, device=device)
     numbers = None if groups is None else as_groups(groups, checked)
     adjacency = getattr(algorithm, "adjacency", None)  # what is no algorithm is refused below
