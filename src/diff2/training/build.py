@@ -71,7 +71,8 @@ def train(
         loss: ``"squared"``, ``"cross_entropy"``, or a callable (outputs, targets) -> one loss per record.
         clients: a list of (inputs, targets) pairs, one per client; a single pair is one client. In the place of a pair
             also a ``Dataset`` or ``DataLoader`` of PyTorch with (input, target) as records: it is read once, and how
-            a loader batches and shuffles is not used.
+            a loader batches and shuffles is not used. Inputs may be a tuple of arrays, which the model gets as
+            positional arguments, or a dict of arrays, which it gets by name.
         algorithm: ``Diff2`` or another algorithm with its settings.
         budget: what the whole run may cost.
         seed: None takes the noise from the operating system. A seed makes the run repeatable and *not private*.
@@ -148,7 +149,11 @@ def prepare(
     untouched = copy.deepcopy(model)
     dtype, device = placement(model, compute)
     clients, holdout = with_tensors(clients, sizes_are_public=public_sizes is None), tensors_of("holdout", holdout)
-    checked = as_clients(clients, loss_function, dtype=dtype, device=device)
+    checked, layout = as_clients(clients, loss_function, dtype=dtype, device=device)
+    example = compute.example
+    if layout is not None:
+        model = layout.on(model)
+        example = example and as_pair("example", example, loss_function, layout, dtype=dtype, device=device)
     numbers = None if groups is None else as_groups(groups, checked)
     adjacency = getattr(algorithm, "adjacency", None)  # what is no algorithm is refused below
     noise_plan = plan(
@@ -158,9 +163,9 @@ def prepare(
     )  # fmt: skip
     engine, stochastic = build_engine(
         model, loss_function, Shapes.of(*checked[0]), dtype=dtype, device=device, chunk_rows=compute.chunk_rows,
-        grouped=numbers is not None, engine=compute.engine, example=compute.example,
+        grouped=numbers is not None, engine=compute.engine, example=example,
     )  # fmt: skip
-    check_values(engine, loss_function, checked, compute.example)
+    check_values(engine, loss_function, checked, example)
     if adjacency == ADD_OR_REMOVE_ONE and public_sizes is None:
         leaks = (*leaks, EXACT_SIZES)
     named_leaks = declare_leaks(budget, metrics_every, holdout, leaks, strict)
@@ -179,7 +184,7 @@ def prepare(
         settings={
             "loss": loss_name,
             "model": repr(model),
-            "inputs": [list(client.inputs.shape) for client in checked],
+            "inputs": [list(client.inputs.shape) for client in checked] if layout is None else str(layout),
             "targets": [list(client.targets.shape) for client in checked],
             "by_client": compute.by_client,
             "opening": opening,
@@ -194,7 +199,7 @@ def prepare(
         checked, holdout = _opened(opening, checked, holdout, noise_plan, run, mechanism)
     kind = PerClientCohort if compute.by_client else LocalCohort
     cohort = kind(engine, checked, noise_plan.population, source=run.noise, stochastic=stochastic, groups=numbers)
-    held = None if holdout is None else as_pair("holdout", holdout, loss_function, dtype=dtype, device=device)
+    held = None if holdout is None else as_pair("holdout", holdout, loss_function, layout, dtype=dtype, device=device)
     metrics = None
     if metrics_every is not None:
         metrics = ExactMetrics(engine, loss_function, cohort, protection.weighting, metrics_every, held)
