@@ -4,7 +4,7 @@ The names below are found on first use, so that ``diff2 --help`` does not wait f
 
 >>> import diff2
 >>> sorted(name for name in diff2.__all__ if name[0].islower())
-['evaluate', 'fit', 'mlp', 'plan', 'prepare', 'rehearse', 'select', 'train']
+['evaluate', 'fit', 'mlp', 'plan', 'prepare', 'rehearse', 'rounds_for', 'select', 'train']
 """
 
 from importlib import import_module
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .algorithms import DPFedAvg as DPFedAvg
     from .algorithms import DPScaffold as DPScaffold
     from .algorithms import RecursiveDiff2 as RecursiveDiff2
+    from .algorithms import rounds_for as rounds_for
     from .cohorts import LocalCohort as LocalCohort
     from .errors import BudgetExceeded as BudgetExceeded
     from .errors import CheckpointError as CheckpointError
@@ -81,7 +82,7 @@ if TYPE_CHECKING:
     from .training.result import TrainResult as TrainResult
 
 _HOMES = {  # by module
-    "algorithms": "ALGORITHMS DPGD DPSGD DPSRM GD SRNSGD Algorithm DPFedAvg DPScaffold Diff2 RecursiveDiff2",
+    "algorithms": "ALGORITHMS DPGD DPSGD DPSRM GD SRNSGD Algorithm DPFedAvg DPScaffold Diff2 RecursiveDiff2 rounds_for",
     "cohorts": "LocalCohort",
     "errors": (
         "BudgetExceeded CheckpointError CompositionWarning Diff2Error GradientFallbackWarning InvalidArgument "
