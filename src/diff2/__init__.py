@@ -4,7 +4,7 @@ The names below are found on first use, so that ``diff2 --help`` does not wait f
 
 >>> import diff2
 >>> sorted(name for name in diff2.__all__ if name[0].islower())
-['evaluate', 'fit', 'mlp', 'plan', 'prepare', 'rehearse', 'rounds_for', 'select', 'train']
+['check', 'evaluate', 'fit', 'mlp', 'plan', 'prepare', 'rehearse', 'rounds_for', 'select', 'train']
 """
 
 from importlib import import_module
@@ -76,6 +76,8 @@ if TYPE_CHECKING:
     from .training.arguments import Compute as Compute
     from .training.build import prepare as prepare
     from .training.build import train as train
+    from .training.check import ModelCheck as ModelCheck
+    from .training.check import check as check
     from .training.loop import RoundInfo as RoundInfo
     from .training.loop import Training as Training
     from .training.loop import TrainState as TrainState
@@ -100,6 +102,7 @@ _HOMES = {  # by module
     ),
     "training.arguments": "Compute",
     "training.build": "prepare train",
+    "training.check": "ModelCheck check",
     "training.loop": "RoundInfo TrainState Training",
     "training.result": "TrainResult",
 }

@@ -109,7 +109,7 @@ def _as_client(
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InvalidArgument(f"expected {name} to be a pair (inputs, targets), got {type(pair).__name__}")
     argument = name.partition("[")[0]  # errors about values do not say whose they are
-    inputs, layout = _as_inputs(name, pair[0], dtype, device)
+    inputs, layout = as_inputs(name, pair[0], dtype, device)
     targets = _as_tensor(argument, pair[1], dtype, device)
     if inputs.dim() == 0 or targets.dim() == 0 or inputs.shape[0] == 0:
         raise InvalidArgument(f"{name} holds no record; leave the client out, or check how its data was read")
@@ -127,7 +127,7 @@ def _as_client(
     return Client(inputs, targets), layout
 
 
-def _as_inputs(name: str, values: Any, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Layout | None]:
+def as_inputs(name: str, values: Any, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Layout | None]:
     """Return the inputs as one tensor, and how they were packed where there are several."""
     argument, names = name.partition("[")[0], list(values) if isinstance(values, Mapping) else None
     if names is None and not (isinstance(values, tuple) and values and all(map(_is_array, values))):

@@ -26,6 +26,7 @@ REMEDY = (
     ". This was tried on made-up records; if the shapes are right, pass example=(inputs, targets): a few public or "
     "made-up records that the model and the loss can take"
 )
+MIXES = "normalises each record by the others of its batch, so no clipping bounds what one record reveals"
 
 
 class Findings(NamedTuple):
@@ -40,12 +41,16 @@ class Findings(NamedTuple):
 def refuse_mixing_layers(module: nn.Module) -> None:
     """Refuse batch normalisation that uses statistics of its batch."""
     for name, layer in module.named_modules():
-        if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
+        if mixes_records(layer):
             raise UnsupportedModel(
-                f"layer {name!r} ({type(layer).__name__}) normalises each record by the others of its batch, so no "
-                "clipping bounds what one record reveals. Replace it by nn.GroupNorm or nn.LayerNorm, or, where it is "
-                "pretrained, freeze it with .eval()"
+                f"layer {name!r} ({type(layer).__name__}) {MIXES}. Replace it by nn.GroupNorm or nn.LayerNorm, or, "
+                "where it is pretrained, freeze it with .eval()"
             )
+
+
+def mixes_records(layer: nn.Module) -> bool:
+    """Whether a layer is batch normalisation that uses statistics of its batch."""
+    return isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
 
 
 def require_full_precision() -> None:

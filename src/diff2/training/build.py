@@ -18,7 +18,7 @@ from ..cohorts import Client, LocalCohort, PerClientCohort
 from ..cohorts.clients import as_clients, as_groups, as_pair
 from ..cohorts.slots import EXACT_SIZES, slots_of
 from ..cohorts.torch_datasets import tensors_of, with_tensors
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, UnsupportedModel
 from ..gradients import Engine, Shapes, build_engine
 from ..models.losses import resolve_loss
 from ..planning import Plan, plan
@@ -161,10 +161,14 @@ def prepare(
         opening_share=None if opening is None else opening.share,
         dimension=sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
     )  # fmt: skip
-    engine, stochastic = build_engine(
-        model, loss_function, Shapes.of(*checked[0]), dtype=dtype, device=device, chunk_rows=compute.chunk_rows,
-        grouped=numbers is not None, engine=compute.engine, example=example,
-    )  # fmt: skip
+    try:
+        engine, stochastic = build_engine(
+            model, loss_function, Shapes.of(*checked[0]), dtype=dtype, device=device, chunk_rows=compute.chunk_rows,
+            grouped=numbers is not None, engine=compute.engine, example=example,
+        )  # fmt: skip
+    except UnsupportedModel as error:
+        error.add_note("diff2.check(model, inputs) lists all layers, and what to put in the place of those refused")
+        raise
     check_values(engine, loss_function, checked, example)
     if adjacency == ADD_OR_REMOVE_ONE and public_sizes is None:
         leaks = (*leaks, EXACT_SIZES)
