@@ -76,6 +76,9 @@ if TYPE_CHECKING:
     from .training.arguments import Compute as Compute
     from .training.build import prepare as prepare
     from .training.build import train as train
+    from .training.callbacks import MLflowCallback as MLflowCallback
+    from .training.callbacks import RunCallback as RunCallback
+    from .training.callbacks import TensorBoardCallback as TensorBoardCallback
     from .training.check import ModelCheck as ModelCheck
     from .training.check import check as check
     from .training.loop import RoundInfo as RoundInfo
@@ -102,6 +105,7 @@ _HOMES = {  # by module
     ),
     "training.arguments": "Compute",
     "training.build": "prepare train",
+    "training.callbacks": "MLflowCallback RunCallback TensorBoardCallback",
     "training.check": "ModelCheck check",
     "training.loop": "RoundInfo TrainState Training",
     "training.result": "TrainResult",

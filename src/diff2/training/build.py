@@ -76,7 +76,8 @@ def train(
         algorithm: ``Diff2`` or another algorithm with its settings.
         budget: what the whole run may cost.
         seed: None takes the noise from the operating system. A seed makes the run repeatable and *not private*.
-        callbacks: called after each round with (state, info); returning True ends the run.
+        callbacks: called after each round with (state, info); returning True ends the run. A :class:`diff2.RunCallback`
+            also hears of its beginning and its end.
         progress: show a bar; by default where standard error is a terminal; ``"lines"``: lines where it is none.
         options: see :func:`prepare`.
 
