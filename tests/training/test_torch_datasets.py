@@ -133,9 +133,11 @@ def sly(x, y):
 
 
 BAD = {
-    "iterable": (Endless(), r"clients\[0\] is a dataset without a length \(Endless\)"),
-    "loader of an iterable": (DataLoader(Endless()), "without a length"),
-    "no length": (Unmeasured(), "without a length"),
+    "iterable": (Endless(), r"clients\[0\] is a dataset without numbered records and a length \(Endless\)"),
+    "loader of an iterable": (DataLoader(Endless()), "without numbered records"),
+    "no length": (Unmeasured(), "and a length"),
+    "repeated": (Subset(PLAIN, [0, 1, 1]), r"clients\[0\] holds a record more than once"),
+    "repeated by a sampler": (DataLoader(PLAIN, sampler=SubsetRandomSampler([2, 2])), "more than once"),
     "empty": (Rows(count=0), r"clients\[0\] holds no record"),
     "inputs only": (Rows(lambda x, y: x), r"pairs \(input, target\), got Tensor"),
     "dicts": (Rows(lambda x, y: {"x": x, "y": y}), r"pairs \(input, target\), got dict"),

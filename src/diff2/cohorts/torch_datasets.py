@@ -62,8 +62,13 @@ def tensors_of(name: str, source: Any) -> Any:
     dataset, collate = _unloaded(name, source) if isinstance(source, DataLoader) else (source, default_collate)
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise InvalidArgument(
-            f"{name} is a dataset without a length ({type(dataset).__name__}): how many records there are must be "
-            "known before the first one is used. Read it into tensors, TensorDataset(inputs, targets), first"
+            f"{name} is a dataset without numbered records and a length ({type(dataset).__name__}): how many there are "
+            "must be known before the first one is used. Read it into tensors, TensorDataset(inputs, targets), first"
+        )
+    if isinstance(dataset, Subset) and len(set(dataset.indices)) < len(dataset.indices):
+        raise InvalidArgument(
+            f"{name} holds a record more than once, and a record that is used twice is protected half as well; leave "
+            "repeated indices out of the subset"
         )
     if len(dataset) == 0:
         raise InvalidArgument(f"{name} holds no record; leave the client out, or check how its data was read")
