@@ -86,6 +86,12 @@ class Mixing(nn.Linear):
         return super().forward(x) + x.mean()
 
 
+class HalfBias(nn.Linear):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.bias = nn.Parameter(self.bias.detach().half())
+
+
 NORMS = nn.Sequential(nn.Linear(3, 48), nn.BatchNorm1d(48), nn.Linear(48, 3), nn.BatchNorm1d(3, affine=False))
 REFUSALS = {
     "batch normalisation": (NORMS, (3,), [r"layer '1' .*write nn.GroupNorm\(16, 48\)", r"'3' .*nn.GroupNorm\(1, 3\)"]),
@@ -95,6 +101,7 @@ REFUSALS = {
         ["track_running_stats=False"],
     ),
     "no size": (nn.Sequential(nn.LazyLinear(2)), (3,), ["no size yet"]),
+    "two types": (HalfBias(3, 1), (3,), ["share one floating-point dtype"]),
     "mixing": (Mixing(3, 1), (3,), ["mixes records"]),
     "other inputs": (nn.Linear(3, 1), (4,), [r"cannot be applied to inputs of shape \(3, 4\)"]),
     "nothing to train": (nn.Linear(3, 1).requires_grad_(False), (3,), ["no trainable parameter"]),

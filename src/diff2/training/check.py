@@ -16,7 +16,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from .._vectors import Loss
 from ..cohorts.clients import as_inputs
-from ..errors import GradientFallbackWarning, InvalidArgument
+from ..errors import GradientFallbackWarning, InvalidArgument, UnsupportedModel
 from ..gradients import Engine, FlatModule, Shapes, build_engine
 from ..gradients.checks import MIXES, mixes_records
 from ..gradients.ghost import GhostEngine
@@ -98,9 +98,7 @@ def check(model: nn.Module, inputs: Any = None, targets: Any = None, loss: str |
                 kind = _tried(model, inputs, targets, loss)
             engine = kind.name
             if issubclass(kind, NetworkEngine):  # it serves whole models only
-                layers = [
-                    one._replace(engine=engine if one.engine == GhostEngine.name else one.engine) for one in layers
-                ]
+                layers = [one if one.engine == FROZEN else one._replace(engine=engine) for one in layers]
             notes = [str(one.message) for one in caught if issubclass(one.category, GradientFallbackWarning)]
         except InvalidArgument as error:
             problems.append(str(error))
@@ -129,37 +127,42 @@ def _tried(model: nn.Module, inputs: Any, targets: Any, loss: str | Loss) -> typ
 
 
 def _layers(model: nn.Module) -> Iterator[LayerCheck]:
-    inside = ""  # of a layer that is shown as a whole
+    inside: str | None = None  # how the names begin of what is in a layer that is shown as a whole
     for name, layer in model.named_modules():
-        own = list(layer.parameters(recurse=False))
-        mixes = mixes_records(layer)
-        keeps = isinstance(layer, _InstanceNorm) and layer.training and layer.track_running_stats
-        if (inside and name.startswith(inside)) or not (own or mixes or keeps):
+        if inside is not None and name.startswith(inside):
             continue
-        torchs_own = type(layer).__module__.startswith("torch.")
-        inside = f"{name}." if torchs_own and name else ""
+        own, whole = list(layer.parameters(recurse=False)), type(layer).__module__.startswith("torch.")
+        if not own and not mixes_records(layer) and not _keeps_statistics(layer):
+            continue
+        inside = (f"{name}." if name else "") if whole else None
         lazy = any(isinstance(one, nn.parameter.UninitializedParameter) for one in own)
-        shown = layer.parameters() if torchs_own else iter(own)
-        trained = 0 if lazy else sum(one.numel() for one in shown if one.requires_grad)
-        engine, note = GhostEngine.name, ""
-        if mixes:
-            width = getattr(layer, "num_features", 0)
-            engine, note = (
-                REFUSED,
-                f"{MIXES}; write nn.GroupNorm({math.gcd(32, width)}, {width}), or freeze it with .eval()",
-            )
-        elif keeps:
-            engine, note = REFUSED, "keeps statistics of the records; set track_running_stats=False"
-        elif lazy:
-            engine, note = REFUSED, "has no size yet; run the model once on made-up inputs"
-        elif not trained:
-            engine = FROZEN
-        else:
-            alone = copy.copy(layer)
-            if not torchs_own:
-                alone._modules = {}
-            if GhostEngine.unsuited(FlatModule(alone), squared) is not None:
-                better = next((text for kind, text in FASTER.items() if isinstance(layer, kind)), "")
-                engine = SLOWER
-                note = f"faster: {better}" if better else "faster with a rule (diff2.gradients.register_rule)"
+        trained = sum(one.numel() for one in (layer.parameters() if whole else own) if one.requires_grad and not lazy)
+        engine, note = (
+            (REFUSED, "has no size yet; run the model once on made-up inputs") if lazy else _served(layer, whole)
+        )
         yield LayerCheck(name or "(the model)", type(layer).__name__, trained, engine, note)
+
+
+def _served(layer: nn.Module, whole: bool) -> tuple[str, str]:
+    """Return the engine of a layer, with all that is in it or without, and what to do about it."""
+    if mixes_records(layer):
+        width = int(layer.num_features)  # type: ignore[arg-type]
+        return REFUSED, f"{MIXES}; write nn.GroupNorm({math.gcd(32, width)}, {width}), or freeze it with .eval()"
+    if _keeps_statistics(layer):
+        return REFUSED, "keeps statistics of the records; set track_running_stats=False"
+    alone = copy.copy(layer)
+    if not whole:
+        alone._modules = {}
+    if not any(one.requires_grad for one in alone.parameters()):
+        return FROZEN, ""
+    try:
+        if GhostEngine.unsuited(FlatModule(alone), squared) is None:
+            return GhostEngine.name, ""
+    except UnsupportedModel as error:  # parameters of several types
+        return REFUSED, str(error)
+    better = next((text for kind, text in FASTER.items() if isinstance(layer, kind)), "")
+    return SLOWER, f"faster: {better}" if better else "faster with a rule (diff2.gradients.register_rule)"
+
+
+def _keeps_statistics(layer: nn.Module) -> bool:
+    return isinstance(layer, _InstanceNorm) and layer.training and layer.track_running_stats
