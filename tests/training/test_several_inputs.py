@@ -115,6 +115,17 @@ def test_a_model_without_rules_gets_a_slower_engine_that_says_so():
         assert run(GIVEN["tuple"], Scaled()).engine in ("vmap", "loop")
 
 
+def test_made_up_masks_are_masks():
+    class Masked(Two):
+        def forward(self, keys, mask):
+            kept = self.table(keys) * mask.unsqueeze(2)
+            return self.head(torch.cat([kept.sum(1) / mask.sum(1, keepdim=True), kept.sum(1), mask[:, :1]], 1))
+
+    mask = torch.rand(N, 20, generator=GENERATOR) < 0.5
+    inputs = {"keys": KEY.unsqueeze(1).expand(-1, 20), "mask": mask}
+    assert run((inputs, Y), Masked()).engine == "ghost"
+
+
 def test_an_example_has_several_inputs_too():
     class Picky(Two):
         def forward(self, x, key):

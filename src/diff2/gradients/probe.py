@@ -56,7 +56,7 @@ def _made_up(shape: tuple[int, ...], dtype: torch.dtype, module: nn.Module, coun
     if dtype.is_floating_point:
         return torch.randn(count, *shape, generator=generator).to(device, dtype)
     tables = [layer.num_embeddings for layer in module.modules() if isinstance(layer, TABLES)]
-    values = min(tables, default=2)
+    values = 2 if dtype == torch.bool else min(tables, default=2)
     inputs = torch.randint(0, values, (count, *shape), generator=generator)
     inputs.view(count, -1)[:, :1] = torch.arange(count).unsqueeze(1) % values
     return inputs.to(device, dtype)
