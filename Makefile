@@ -12,7 +12,7 @@ help:
 	@echo "make check      ruff and mypy"
 	@echo "make bench      timings and memory as ratios, against plain PyTorch and Opacus"
 
-# One stamp a set of extras, so that a target installs only what it needs and only when pyproject.toml changed.
+# One stamp per set of extras, so that a target installs only what it needs and only when pyproject.toml changed.
 .venv/stamp-%: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable ".[$*]"

@@ -9,30 +9,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
 
 import diff2
-from commands import change, diff2_here, single_line, write_folder
+from commands import RUN, change, diff2_here, single_line, write_folder
 from stubs import rechained
-
-RUN = """
-[data]
-files = ["north.csv", "south.csv"]
-target = "visits"
-task = "regression"
-bounds = { visits = [0, 10], age = [0, 100] }
-[model]
-hidden = [3]
-[algorithm]
-name = "diff2"
-rounds = 6
-restart_interval = 3
-clip_gradient = 1.0
-clip_smoothness = 2.0
-[routine]
-name = "gradient_descent"
-learning_rate = 0.1
-[privacy]
-epsilon = 1.0
-delta = 1e-3
-"""
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from statistics import NormalDist
 import pytest
 
 import diff2
-from commands import change, diff2_here, write_folder
+from commands import RUN, change, diff2_here, write_folder
 from diff2.privacy.accounting import gdp_epsilon
 from diff2.reporting.card import card
 from diff2.reporting.facts import facts
@@ -22,28 +22,6 @@ from fitted import few_trees, schema, table
 from ledgers import KINDS, lines_of
 from stubs import rechained
 
-RUN = """
-[data]
-files = ["north.csv", "south.csv"]
-target = "visits"
-task = "regression"
-bounds = { visits = [0, 10], age = [0, 100] }
-drop = []
-[model]
-hidden = [3]
-[algorithm]
-name = "diff2"
-rounds = 6
-restart_interval = 3
-clip_gradient = 1.0
-clip_smoothness = 2.0
-[routine]
-name = "gradient_descent"
-learning_rate = 0.1
-[privacy]
-epsilon = 1.0
-delta = 1e-3
-"""
 SECRETS = ("seconds", "train_loss", "test_loss")
 HOSTILE = '\u202e</td><script>alert("x")</script><img src=x onerror=alert(1)> | [a](javascript:b) `\n# y & "z\''
 

@@ -1,7 +1,7 @@
 """What an algorithm is: the questions it asks in a round, and how the answers become an estimate of the gradient.
 
-An algorithm is a frozen dataclass that inherits :class:`Algorithm`. It says *once*, in ``questions``, what it asks.
-Pricing, asking, and the check of a site that is asked all derive from that. CONTRIBUTING.md has a skeleton.
+An algorithm is a frozen dataclass that inherits :class:`Algorithm`. It declares *once*, in ``questions``, what it
+asks. Pricing, asking, and the check at a site all derive from that. CONTRIBUTING.md has a skeleton.
 """
 
 from __future__ import annotations

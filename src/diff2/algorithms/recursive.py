@@ -1,4 +1,4 @@
-r"""Recursive momentum: no restarts, one release a round that mixes a gradient and a difference.
+r"""Recursive momentum: no restarts, one release per round that mixes a gradient and a difference.
 
 .. math::
     \tilde v_r = (1 - a) \tilde v_{r-1} + \frac1N \sum_i \left[ a\, \mathrm{clip}_{C_1}(g_i) +
@@ -84,7 +84,7 @@ class RecursiveDiff2(Algorithm):
             released = round.release((gain, gradient), (1 - gain, difference))
         value = (1 - gain) * state["estimate"] + released.value
         std = math.sqrt(released.variance)
-        # The unit of ``relative`` is the noise of a gradient; this release tells it, for its radius is known.
+        # ``relative`` is in units of a gradient's noise, which follows from this release, whose radius is known.
         unit = std / released.release.clip * self.clip_gradient if std > 0 else 0.0
         return Estimate(value, relative * unit**2), {
             "previous_params": params,

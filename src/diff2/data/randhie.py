@@ -13,7 +13,7 @@ known about the person before that year. Each of the 45 columns has one of these
   mentdol, inpdol, meddol, lnmeddol, binexp, and inpmis, which says whether a bill is missing), admissions (totadm),
   other visits (mentvis, notmdvis), and the time a person took part in that year (time).
 - *identifier*, left out: zper. It serves to keep all years of a person on one side of the split.
-- *the same thing twice*, left out: plan and coins (said by logc, idp and fmde), mdeoff and pioff (fmde and lpi),
+- *the same thing twice*, left out: plan and coins (given by logc, idp and fmde), mdeoff and pioff (fmde and lpi),
   ghindx (xghindx is the same index with the gaps filled by the study), num and lnum (lfam), linc (income).
 
 Scaling uses the public constants of ``RANGES`` and ``AGES`` and nothing else, so it costs no privacy: a value is moved

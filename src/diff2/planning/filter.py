@@ -20,7 +20,7 @@ from ..privacy.repeated import REPEATED, repeated_mu
 from .header import trust_in
 
 FILTER, EVALUATION = "fit", "evaluate"
-FILTERED = (FILTER, EVALUATION, SELECTION)  # algorithms whose releases are chosen as they go
+FILTERED = (FILTER, EVALUATION, SELECTION)  # algorithms whose releases are chosen adaptively
 MOST_RELEASES = 512  # for what noise on whole numbers costs
 
 

@@ -71,7 +71,7 @@ def check_routine(kind: type[Routine]) -> str:
 
 
 def fraction(name: str, value: Any) -> None:
-    """Require a number of [0, 1), such as a momentum.
+    """Require a number in [0, 1), such as a momentum.
 
     >>> fraction("momentum", 1.0)
     Traceback (most recent call last):

@@ -177,7 +177,7 @@ def portable(engine: str) -> str:
 
 
 def protection_of(privacy: PrivacySettings, run: RunSettings, *, grouped: bool) -> Protection:
-    """Return what ``[privacy]`` and ``[run]`` say of it; with groups of records, these are the unit."""
+    """Return what ``[privacy]`` and ``[run]`` set; with groups of records, these are the unit."""
     unit = "group" if grouped and privacy.unit == "record" else privacy.unit
     return Protection(unit, run.weighting, run.clients_per_round, run.client_order, privacy.accounting)
 
@@ -243,7 +243,7 @@ def _check_tables(content: Mapping[str, Any], tables: Sequence[str], problems: P
 
 
 def _run_file(path: Path, content: Mapping[str, Any], data_dir: str | os.PathLike[str] | None) -> RunFile:
-    """Return the run file; all that is wrong in any of its tables is said at once."""
+    """Return the run file; all that is wrong in any of its tables is reported at once."""
     problems, tables, federation = Problems(), content, content.get("federation")
     routine = problems.trying(lambda: named("routine", required_table(tables, "routine"), ROUTINES))
     algorithm: Any = problems.trying(

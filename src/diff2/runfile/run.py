@@ -1,4 +1,4 @@
-"""A run from a run file: read the tables, train, and leave a directory that says everything about the model."""
+"""A run from a run file: read the tables, train, and leave a directory that describes the model in full."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FILES = ("model.pt", "ledger.jsonl", "result.json", "history.csv", "checkpoint.p
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A trained model, where it is, and what its files say."""
+    """A trained model, where it is, and what is in its files."""
 
     result: TrainResult
     directory: Path

@@ -24,7 +24,7 @@ from .health import health_of
 
 @dataclass(frozen=True)
 class TrainResult:
-    """A trained model, and everything needed to say what it cost. Nothing in it has seen a record."""
+    """A trained model, and everything needed to state what it cost. Nothing in it has seen a record."""
 
     model: nn.Module
     params: Vector  # of the model, as one vector
