@@ -1,5 +1,6 @@
 """The command line, as a user meets it: output, exit status, files, and a crash in the middle."""
 
+import ast
 import json
 import signal
 import sys
@@ -11,10 +12,12 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from typer.main import get_command
 
 import diff2
-from commands import change, diff2_here, single_line, start, unframed, write_folder
-from diff2.cli.main import parse_sizes
+import diff2_experiments
+from commands import POINTER, change, diff2_here, single_line, start, unframed, write_folder
+from diff2.cli.main import app, parse_sizes
 from diff2.runfile.run import load_model
 from stubs import rechained, untimed
 
@@ -248,6 +251,28 @@ def test_help_shows_an_example(command):
     assert " ".join(["Example: diff2", *command]) in result.stdout
     if command:
         assert "--json" in result.stdout
+
+
+def commands(group, *words):
+    """Yield the words of every command and group."""
+    yield words
+    for name, one in getattr(group, "commands", {}).items():
+        yield from commands(one, *words, name)
+
+
+@pytest.mark.parametrize("words", list(commands(get_command(app))), ids=" ".join)
+def test_no_help_points_to_the_repository(words):
+    assert not POINTER.search(diff2_here(*words, "--help", terminal_width="400").stdout)
+
+
+def test_no_message_points_to_the_repository():
+    package = Path(diff2.__file__).parent
+    for path in [*package.rglob("*.py"), *Path(diff2_experiments.__file__).parent.rglob("*.py")]:
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        texts = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
+        for node in nodes:
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
+                assert not POINTER.search(node.value), (path.name, node.lineno)
 
 
 def test_version():
