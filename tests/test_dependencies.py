@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from commands import single_line
+from diff2 import __version__
 from diff2.cli.doctor import EXTRAS
 
 ROOT = Path(__file__).parents[1]
@@ -72,6 +73,19 @@ def test_the_doctor_names_the_extra_that_brings_a_package(module):
 def test_what_trains_brings_pytorch(extra):
     assert "torch" in distributions(EXTRA[extra])
     assert "torch" not in distributions(CORE)
+
+
+def test_every_installation_pins_torch():
+    """A later version brings gigabytes to a machine without an accelerator."""
+    assert "export PIP_CONSTRAINT := $(CURDIR)/constraints.txt" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(r"^torch==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.M)
+    for path in [*(ROOT / ".ci").iterdir(), *(ROOT / ".github").rglob("*.yml")]:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            assert "pip install" not in line or "--constraint constraints.txt" in line, (path.name, line)
+
+
+def test_the_citation_names_this_version():
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 WITHOUT = """
