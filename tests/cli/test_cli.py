@@ -12,6 +12,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from safetensors.torch import load_file
 from typer.main import get_command
 
 import diff2
@@ -60,7 +61,7 @@ def test_train_leaves_everything_behind(folder):
     assert "NOT PRIVATE" not in result.stdout
     assert result.stderr == ""
     names = {file.name for file in (folder / "run").iterdir()}
-    assert names == {"model.pt", "ledger.jsonl", "result.json", "history.csv", "checkpoint.pt"}
+    assert names == {"model.safetensors", "ledger.jsonl", "result.json", "history.csv", "checkpoint.pt"}
     assert len(pandas.read_csv(folder / "run" / "history.csv")) == 25
     ledger = diff2.Ledger.read(folder / "run" / "ledger.jsonl")
     assert ledger.complete
@@ -99,7 +100,7 @@ def test_seed_is_repeatable_and_not_private(folder):
     for name in ("a", "b"):
         result = diff2_here("train", folder / "run.toml", "--out", folder / name, "--seed", 5)
         assert "NOT PRIVATE" in result.stdout
-    first, second = (torch.load(folder / name / "model.pt", weights_only=True) for name in ("a", "b"))
+    first, second = (load_file(folder / name / "model.safetensors") for name in ("a", "b"))
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
@@ -311,13 +312,13 @@ def test_killed_run_resumes_to_the_same_model(folder):
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert mark < releases(killed) < rounds
-    assert not (killed / "model.pt").exists()
+    assert not (killed / "model.safetensors").exists()
     assert diff2_here(*words, "--out", killed).exit_code == 1  # without --resume it is refused
 
     for out, more in ((killed, ["--resume"]), (whole, [])):
         result = diff2_here(*words, "--out", out, *more)
         assert (result.output, result.exit_code) == ("", 0)
-    mine, theirs = (torch.load(out / "model.pt", weights_only=True) for out in (killed, whole))
+    mine, theirs = (load_file(out / "model.safetensors") for out in (killed, whole))
     assert list(mine) == list(theirs)
     assert all(torch.equal(mine[key], theirs[key]) for key in mine)
     ledger = diff2.Ledger.read(killed / "ledger.jsonl")
