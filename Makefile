@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-slow check bench clean
+.PHONY: help demo test test-slow check bench docs clean
 
 help:
 	@echo "make demo       fit the built-in data privately: what survives of the accuracy, guarantee, model"
@@ -11,6 +11,7 @@ help:
 	@echo "make test-slow  long statistics as well"
 	@echo "make check      ruff and mypy"
 	@echo "make bench      timings and memory as ratios, against plain PyTorch and Opacus"
+	@echo "make docs       the documentation site, in build/site"
 
 # One stamp a set of extras, so that a target installs only what it needs and only when pyproject.toml changed.
 .venv/stamp-%: pyproject.toml
@@ -34,6 +35,9 @@ check: .venv/stamp-dev
 
 bench: .venv/stamp-bench
 	$(BIN)/python -m benchmarks
+
+docs: .venv/stamp-docs
+	$(BIN)/python -m tools.docs
 
 clean:
 	rm -rf .venv build dist diff2-demo
