@@ -12,7 +12,8 @@ from diff2.privacy.leaks import CODES
 SOURCE = Path(errors.__file__).parent
 HEAD = """# Errors and warnings, A to Z
 
-All errors raised on purpose inherit `Diff2Error`, and a message names the argument, its value and the remedy. Warnings go to standard error on the command line. No message quotes a record.
+All errors raised on purpose inherit `Diff2Error`, and a message names the argument, its value and the remedy.
+Warnings go to standard error on the command line. No message quotes a record.
 """
 STATUS = {"BudgetExceeded": 3}
 
