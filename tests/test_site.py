@@ -1,13 +1,18 @@
 """The documentation site: generated pages hold everything there is, and every page is in the navigation."""
 
 import doctest
+import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 import diff2
 from diff2 import errors
+from diff2.privacy.accounting import gdp_epsilon, gdp_mu
+from diff2.privacy.attacks import true_positives
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 api = pytest.importorskip("tools.docs.api", reason="run pytest from the root of the repository")
@@ -83,3 +88,29 @@ def test_the_site_builds_without_a_warning():
     from tools.docs.__main__ import main
 
     assert main() == 0
+
+
+def test_the_table_of_epsilon_is_what_the_library_computes():
+    text = (ROOT / "docs" / "epsilon.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) % \| ([\d.]+) % \| ([\d.]+) \|$", text, re.M)
+    assert len(rows) == 7
+    for row in rows:
+        epsilon, mu, one, ten, five = map(float, row)
+        exact = gdp_mu(epsilon, 1e-5)
+        assert mu == round(exact, 3)
+        profile = {("full", 1.0, 1 / exact): 1}
+        assert [one, ten] == [round(100 * true_positives([profile], share), 1) for share in (0.01, 0.1)]
+        assert five == round(gdp_epsilon(5 * exact, 1e-5), 2)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node to run the page's script")
+def test_the_slider_computes_what_the_library_does():
+    cases = [(epsilon, delta) for epsilon in (0.01, 0.3, 1.0, 4.0, 20.0) for delta in (1e-4, 1e-8)]
+    page = json.dumps(str(ROOT / "docs" / "js" / "epsilon.js"))
+    computed = f"{json.dumps(cases)}.map(([x, d]) => [e.muOf(x, d), e.found(0.01, e.muOf(x, d))])"
+    script = f"const e = require({page}); console.log(JSON.stringify({computed}))"
+    printed = subprocess.run(["node", "-e", script], check=True, capture_output=True, text=True).stdout
+    for (epsilon, delta), (mu, found) in zip(cases, json.loads(printed), strict=True):
+        assert mu == pytest.approx(gdp_mu(epsilon, delta), rel=1e-3)
+        profile = {("full", 1.0, 1 / gdp_mu(epsilon, delta)): 1}
+        assert found == pytest.approx(true_positives([profile], 0.01), rel=2e-3)

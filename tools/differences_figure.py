@@ -12,7 +12,7 @@ import diff2
 from diff2_experiments.figures import new_figure, save_figure
 
 ROUNDS, INTERVAL = 120, 20
-STYLES = {"DP-GD": ("#D55E00", "s"), "DIFF2": ("#009E73", "^")}
+COLORS = {"DP-GD": "#D55E00", "DIFF2": "#009E73"}
 
 
 def histories():
@@ -36,23 +36,23 @@ def histories():
 
 def main() -> None:
     """Draw both panels and write the picture."""
-    figure = new_figure(8.6, 3.6)
-    radius, noise = figure.subplots(1, 2)
+    figure = new_figure(7.2, 5.0)
+    radius, noise = figure.subplots(2, 1, sharex=True)
     found = histories()
-    for name, (color, _) in STYLES.items():
+    for name, color in COLORS.items():
         rounds = range(1, ROUNDS + 1)
         radius.plot(rounds, found[name]["clip"], color=color, linewidth=1.8, label=name)
         noise.plot(rounds, 1000 * found[name]["estimate_std"], color=color, linewidth=1.8, label=name)
     radius.set_title("how far one record may pull: the clipping radius", fontsize=10.5, loc="left")
     noise.set_title("noise in the gradient estimate, per coordinate, x 1000", fontsize=10.5, loc="left")
     for axes in (radius, noise):
-        axes.set_xlabel("round", fontsize=10)
         axes.set_ylim(bottom=0)
         axes.tick_params(labelsize=9)
         axes.grid(axis="y", color="#DDDDDD", linewidth=0.7)
         axes.set_axisbelow(True)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
+    noise.set_xlabel("round", fontsize=10)
     noise.legend(frameon=False, fontsize=10, loc="center right")
     figure.tight_layout()
     print(save_figure(figure, Path(__file__).parent.parent / "docs" / "images" / "differences.png"))
