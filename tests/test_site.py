@@ -33,7 +33,8 @@ def listed():
 
 def test_every_page_stands_once_in_the_navigation():
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
-    assert sorted(listed()) == sorted({*pages, *GENERATED, *api.api_pages()})
+    notebooks = {f"examples/{one.stem}.md" for one in (ROOT / "examples").glob("*.ipynb")}
+    assert sorted(listed()) == sorted({*pages, *notebooks, *GENERATED, *api.api_pages()})
 
 
 def test_every_public_name_has_a_place_in_the_api():

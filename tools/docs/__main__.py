@@ -13,6 +13,7 @@ from .check import problems
 from .commands import commands_page
 from .errors import errors_page
 from .llms import llms_txt
+from .notebooks import notebook_page
 from .run_file import run_file_keys
 
 ROOT = Path(__file__).parent.parent.parent
@@ -25,7 +26,11 @@ def gather() -> None:
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(ROOT / "docs", PAGES)
     front = (ROOT / "README.md").read_text(encoding="utf-8")
-    (PAGES / "index.md").write_text(re.sub(r"\]\(docs/", "](", front), encoding="utf-8")
+    front = re.sub(r"\]\((examples/[\w-]+)\.ipynb", r"](\1.md", re.sub(r"\]\(docs/", "](", front))
+    (PAGES / "index.md").write_text(front, encoding="utf-8")
+    shutil.copytree(ROOT / "examples", PAGES / "examples")
+    for notebook in (PAGES / "examples").glob("*.ipynb"):
+        notebook.with_suffix(".md").write_text(notebook_page(notebook), encoding="utf-8")
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
         text = (ROOT / name).read_text(encoding="utf-8")
         (PAGES / name.lower()).write_text(re.sub(r"\]\(docs/", "](", text), encoding="utf-8")
