@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +27,7 @@ from diff2.tables.schema import Schema
 
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r'^( *)```(\w*)(?: title="([^"]+)")?\n(.*?)^\1```$', re.S | re.M)
-OPTIONAL = ("opacus",)  # packages that only some people have; their blocks are compiled
+OPTIONAL = ("opacus",)  # packages that only some people have; without them their blocks are compiled
 
 
 class Block(NamedTuple):
@@ -55,8 +56,12 @@ def run_python(page):
     scope = {"__name__": page}
     for block in of("python", page):
         code = compile(block, page, "exec")
-        if not any(f"from {name} " in block and find_spec(name) is None for name in OPTIONAL):
-            exec(code, scope)
+        others = [name for name in OPTIONAL if f"from {name} " in block]
+        if all(map(find_spec, others)):
+            with warnings.catch_warnings():
+                if others:
+                    warnings.simplefilter("ignore")  # what they warn of is not ours
+                exec(code, scope)
 
 
 def write_files(page, folder):
