@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
+
+WIDTH = 96  # of a line that fits a page
 
 
 def notebook_page(path: Path) -> str:
@@ -27,4 +30,7 @@ def _output(output: dict[str, Any]) -> str:
     if "image/png" in data:
         return f'<img alt="what the cell above draws" src="data:image/png;base64,{"".join(data["image/png"]).strip()}">'
     text = "".join(output.get("text") or data.get("text/plain", ""))
-    return f"```text\n{text.rstrip()}\n```"
+    lines = [
+        textwrap.fill(line, WIDTH) if len(line) > WIDTH and "│" not in line else line for line in text.splitlines()
+    ]
+    return "```text\n" + "\n".join(lines).rstrip() + "\n```"

@@ -13,7 +13,7 @@ HEAD = """# Run file: every key
 Made of the classes that read run files. [Run files](run-file.md) explains them. A key without a default that is
 not required may be left out.
 """
-TITLES = {"file": "Tables of yours", "dataset": "A public table by name", "builtin": "A built-in table"}
+TITLES = {"file": "Your own tables", "dataset": "A public table by name", "builtin": "A built-in table"}
 TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "object": "table"}
 
 
