@@ -56,7 +56,7 @@ def run_python(page):
     scope = {"__name__": page}
     for block in of("python", page):
         code = compile(block, page, "exec")
-        others = [name for name in OPTIONAL if f"from {name} " in block]
+        others = [name for name in OPTIONAL if re.search(rf"^(import|from) {name}\b", block, re.M)]
         if all(map(find_spec, others)):
             with warnings.catch_warnings():
                 if others:

@@ -101,7 +101,7 @@ def build_engine(
             if engine in ("auto", "portable") and name in ("vmap", "loop"):
                 warnings.warn(
                     f"gradients are computed by the slower '{name}' engine, because {reasons['ghost']}. "
-                    "The guarantee is the same; each round takes longer.",
+                    "The guarantee is the same; each round takes longer. diff2.check(model, inputs) shows all layers.",
                     GradientFallbackWarning,
                     stacklevel=4,
                 )
