@@ -14,6 +14,11 @@ from typer.testing import CliRunner
 
 from diff2.cli.main import app
 
+# To a file of the repository, which whoever has installed the package does not have.
+POINTER = re.compile(
+    r"docs/|CONTRIBUTING|CHANGELOG|benchmarks/|experiments/|tests/|src/|\bmake (demo|test|bench|check)\b"
+)
+
 
 def write_folder(folder, run_file, **clients):
     """Write a run file and one table a client, as many records as are said; return the folder."""

@@ -111,7 +111,7 @@ def test_what_is_shown_of_columns_quality_and_files(trained, fitted):
     assert of_train["columns"][0]["bounds"] == [0.0, 100.0]
     assert of_train["quality"] is None
     assert {file["name"]: file["class"] for file in of_train["files"]} == {
-        "checkpoint.pt": "internal", "history.csv": "internal", "ledger.jsonl": "share", "model.pt": "share",
+        "checkpoint.pt": "internal", "history.csv": "internal", "ledger.jsonl": "share", "model.safetensors": "share",
         "result.json": "internal",
     }  # fmt: skip
     assert {file["class"] for file in of_fit["files"]} == {"share"}

@@ -89,7 +89,7 @@ def check_algorithm(kind: type[Algorithm]) -> str:
     ...     name = "mine"
     >>> check_algorithm(Mine)
     Traceback (most recent call last):
-    diff2.errors.InvalidArgument: algorithm Mine: it must define questions(...); see CONTRIBUTING.md, "An algorithm"
+    diff2.errors.InvalidArgument: algorithm Mine: it must define questions(...); see help(diff2.Algorithm)
     """
     called = f"algorithm {getattr(kind, '__name__', repr(kind))}"
     missing = ""
@@ -106,7 +106,7 @@ def check_algorithm(kind: type[Algorithm]) -> str:
         elif not {"rounds", "routine"} <= set(kind.__dataclass_fields__):
             missing = "its fields must include rounds and routine"
     if missing:
-        raise InvalidArgument(f'{called}: {missing}; see CONTRIBUTING.md, "An algorithm"')
+        raise InvalidArgument(f"{called}: {missing}; see help(diff2.Algorithm)")
     return kind.name
 
 
