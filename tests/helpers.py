@@ -67,6 +67,42 @@ class Attention(nn.Module):
         return self.head(x.mean(1))
 
 
+class Attending(nn.Module):
+    """PyTorch's attention: of a sequence to itself, and of its first half to the rest, records first or second."""
+
+    def __init__(self, width=4, **options):
+        super().__init__()
+        self.first = options.get("batch_first", False)
+        self.mix, self.join = nn.MultiheadAttention(width, 2, **options), nn.MultiheadAttention(width, 1, bias=False)
+        self.other = nn.MultiheadAttention(width, 2, kdim=3, vdim=2)
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, x):
+        x = x if self.first else x.transpose(0, 1)
+        x = x + self.mix(x, x, x, need_weights=False)[0]
+        x = x.transpose(0, 1) if self.first else x
+        rest = x[2:]
+        joined, weights = self.join(x[:2], rest, rest)
+        other, _ = self.other(joined, x[:, :, 1:], value=x[:, :, :2])
+        return self.head(torch.tanh(other).mean(0)) + weights[:, :, :2].mean(1)
+
+
+class Encoder(nn.Module):
+    """PyTorch's encoder, causal, with positions."""
+
+    def __init__(self, width=4, length=5, first=True, **options):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 2, 6, dropout=0.0, batch_first=first, **options)
+        self.encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.places, self.head = nn.Parameter(torch.randn(1, length, width)), nn.Linear(width, 2)
+        self.first, self.mask = first, nn.Transformer.generate_square_subsequent_mask(length)
+
+    def forward(self, x):
+        x = x + self.places
+        x = self.encoder(x if self.first else x.transpose(0, 1), mask=self.mask.to(x), is_causal=True)
+        return self.head(x.mean(1 if self.first else 0))
+
+
 class MeanOfWords(nn.Module):
     def __init__(self, **options):
         super().__init__()
@@ -74,6 +110,33 @@ class MeanOfWords(nn.Module):
 
     def forward(self, tokens):
         return self.head(torch.tanh(self.words(tokens)).mean(1))
+
+
+class Bare(nn.Module):
+    """Parameters used directly: class token, positions, scale, temperature, a matrix; and a norm written by hand."""
+
+    def __init__(self, width=4, length=5):
+        super().__init__()
+        self.token, self.places = nn.Parameter(torch.randn(1, 1, width)), nn.Parameter(torch.randn(length + 1, width))
+        self.scale, self.heat = nn.Parameter(torch.randn(width)), nn.Parameter(torch.tensor(0.7))
+        self.mix = nn.Parameter(torch.randn(width, width))
+        self.norm, self.head = WrittenNorm(width), nn.Linear(width, 2)
+
+    def forward(self, x):
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.places
+        x = self.norm(torch.tanh(x * self.scale) @ self.mix)
+        return self.head(x[:, 0]) * self.heat
+
+
+class WrittenNorm(nn.Module):
+    """RMSNorm as people write it."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 2, width))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * self.weight
 
 
 class Scale(nn.Module):
@@ -178,6 +241,15 @@ MODELS = {
         nn.Sequential(Scale(5), nn.Tanh(), nn.Flatten(), nn.Linear(15, 2)),
         (3, 5),
     ),
+    "rms norm": lambda: (
+        nn.Sequential(
+            nn.Linear(5, 6), nn.RMSNorm(6), nn.Tanh(), nn.RMSNorm((3, 6), eps=1e-3), nn.Flatten(), nn.Linear(18, 2)
+        ),
+        (3, 5),
+    ),
+    "bare parameters": lambda: (Bare(), (5, 4)),
+    "bare parameters, rows": lambda: (nn.Sequential(nn.Linear(5, 4), WrittenNorm(4), nn.Linear(4, 2)), (5,)),
+    "bare parameters, some frozen": lambda: (frozen(Bare(), "places", "mix", "head.weight"), (5, 4)),
     "frozen layer": lambda: (
         frozen(nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 4), nn.Linear(4, 2)), "2.weight", "2.bias"),
         (5,),
@@ -197,6 +269,12 @@ MODELS = {
     "embedding": lambda: (MeanOfWords(), 7),
     "embedding with padding": lambda: (MeanOfWords(padding_idx=2), 7),
     "transformer": lambda: (Attention(), 9),
+    "attention": lambda: (Attending(batch_first=True), (5, 4)),
+    "attention, records second": lambda: (Attending(bias=False), (5, 4)),
+    "attention, partly frozen": lambda: (frozen(Attending(), "mix.in_proj_weight", "join.out_proj.weight"), (5, 4)),
+    "encoder": lambda: (Encoder(norm_first=True), (5, 4)),
+    "encoder, records second": lambda: (Encoder(first=False), (5, 4)),
+    "encoder, eval": lambda: (Encoder(activation="gelu").eval(), (5, 4)),
 }  # fmt: skip
 
 
@@ -295,7 +373,7 @@ def gradient_rows(case, params):
     rows = []
     for row in range(case.inputs.shape[0]):
         loss = case.loss(model(case.inputs[row : row + 1]), case.targets[row : row + 1]).sum()
-        rows.append(parameters_to_vector(torch.autograd.grad(loss, trainable(model))))
+        rows.append(parameters_to_vector(torch.autograd.grad(loss, trainable(model), materialize_grads=True)))
     return torch.stack(rows)
 
 

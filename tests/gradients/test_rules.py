@@ -27,7 +27,10 @@ from helpers import (
     with_fast_engines,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning"),
+    pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning"),  # of vmap with attention
+]
 ALL = pytest.mark.parametrize("name", MODELS)
 
 

@@ -9,7 +9,9 @@ engine        serves
 ``compiled``  ``nn.Sequential(nn.Linear, nn.Softplus, nn.Linear)`` with biases, nothing frozen, at most 128 features, 32
               units and 12 outputs; loss ``"squared"`` or ``"cross_entropy"``; float32 on a CPU; numba installed
 ``columns``   ``nn.Sequential`` of ``nn.Linear``, with softplus, ReLU, tanh, sigmoid, SiLU, GELU or nothing in between
-``ghost``     a rule for every layer that has parameters (``RULES``), each layer called once and no parameter shared;
+``ghost``     a rule for every layer that is trained (``RULES``), each layer called once and no parameter shared;
+              ``nn.MultiheadAttention`` (``attention.py``);
+              parameters that a module of one's own uses directly, where they broadcast over the records (``bare.py``);
               with or without dropout, and for groups of rows
 ``vmap``      whatever ``torch.func.vmap`` can differentiate
 ``loop``      whatever PyTorch can differentiate
@@ -35,7 +37,7 @@ from torch import Tensor, nn
 
 from .._validate import one_of
 from .._vectors import Loss, Vector
-from ..errors import GradientFallbackWarning, InvalidArgument
+from ..errors import GradientFallbackWarning, InvalidArgument, UnsupportedModel
 from ..questions.question import Question
 from .checks import Findings, close, first_line, refuse_mixing_layers, require_full_precision, try_model
 from .columns import ColumnsEngine
@@ -134,6 +136,8 @@ def _tried(
         made: Engine = make(module, loss, **options)
         if _agrees(made, loop, found.records, Masks(b"probe") if found.stochastic else None):
             return made
+    except UnsupportedModel as error:
+        return str(error)
     except Exception as error:  # a layer called with named arguments, or a kernel that cannot be compiled here
         return f"the '{name}' engine cannot run it ({first_line(error)})"
     return "its layers are not used in the plain way (called twice, or functionally)"

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from .._vectors import Loss
+from .attention import unsuited as attention_unsuited
+from .bare import LARGEST
 from .engine import Engine
 from .flat import FlatModule
 from .layers import Linear
@@ -41,28 +43,35 @@ class GhostEngine(Engine):
 
     def __init__(self, module: nn.Module, loss: Loss, example: Records, **options: Any):
         super().__init__(module, loss, **options)
-        self._recorder = Recorder(self._own, loss, grouped=self._grouped)
+        rows = Records.of(*(part.flatten(0, 1) for part in example[:2])) if self._grouped else example
+        with seeded(Masks(b"example"), 0):
+            self._recorder = Recorder(self._own, loss, example=rows, grouped=self._grouped)
         self._rules: list[Rule] = self._recorder.rules  # of what is summed
-        rows = Records.of(*(part.flatten(0, 1).unsqueeze(1) for part in example[:2])) if self._grouped else example
+        if self._grouped:
+            rows = Records.of(*(part.unsqueeze(1) for part in rows[:2]))
         with seeded(Masks(b"example"), 0):
             self._row = [_first(feature) for feature in self._recorder.features(rows, {})]
         self._bytes_per_row = sum(map(_own_size, self._row)) * self.flat.vector.element_size()
         self._chunk_sizes: dict[int, int] = {}  # by the number of rows of a record
         self._same_rows = self.chunk_rows or None  # for records of any number of rows
         self.chunk_rows = self._rows_per_chunk(example)
+        self._recorder.try_batch(min(self.chunk_rows * self._rows(example), LARGEST))
 
     @staticmethod
     def unsuited(flat: FlatModule, loss: Loss) -> str | None:
         module = flat.module
         if sum(1 for _ in module.named_parameters(remove_duplicate=False)) != sum(1 for _ in module.named_parameters()):
             return "parameters are shared between layers"
+        joins = [layer.out_proj for layer in module.modules() if type(layer) is nn.MultiheadAttention]
         for name, layer in module.named_modules():
-            if not any(True for _ in layer.parameters(recurse=False)):
+            if layer in joins or all(flat.part_of(one) is None for one in layer.parameters(recurse=False)):
                 continue
             where = f"{name or 'the model itself'!r} ({type(layer).__name__})"
-            if type(layer) not in RULES:
+            reason = None
+            if type(layer) in RULES or type(layer) is nn.MultiheadAttention:
+                reason = RULES[type(layer)].unsuited(layer) if type(layer) in RULES else attention_unsuited(layer)
+            elif type(layer).__module__.startswith("torch."):
                 return f"there is no rule for layer {where}; diff2.gradients.register_rule adds one"
-            reason = RULES[type(layer)].unsuited(layer)
             if reason is not None:
                 return f"layer {where} {reason}"
         return None

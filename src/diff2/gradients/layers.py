@@ -247,6 +247,15 @@ class LayerNorm(Rule):
         )
 
 
+class RMSNorm(LayerNorm):
+    """``nn.RMSNorm``: a layer norm without a mean and a bias."""
+
+    module: nn.RMSNorm  # type: ignore[assignment]
+
+    def capture(self, layer_input: Tensor) -> Tensor:
+        return F.rms_norm(layer_input, self.module.normalized_shape, eps=self.module.eps)
+
+
 class GroupNorm(LayerNorm):
     """``nn.GroupNorm``: one scale per channel, summed over the places of the channel."""
 
@@ -273,6 +282,7 @@ for _layer, _rule in (
     (nn.Conv2d, Conv),
     (nn.Embedding, Embedding),
     (nn.LayerNorm, LayerNorm),
+    (nn.RMSNorm, RMSNorm),
     (nn.GroupNorm, GroupNorm),
 ):
     register_rule(_layer, _rule)
