@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -84,12 +85,45 @@ def test_docstrings_become_markdown():
     assert doctest.testmod(docstrings).failed == 0
 
 
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning():
+@pytest.fixture(scope="module")
+def site():
     pytest.importorskip("zensical", reason="the extra docs is not installed")
-    from tools.docs.__main__ import main
+    from tools.docs.__main__ import SITE, main
 
-    assert main() == 0
+    assert main() == 0  # no warning, no broken link, nothing from the network
+    return SITE
+
+
+@pytest.mark.slow
+def test_the_site_builds_with_doctests_formulas_and_links_between_names(site):
+    train = (site / "api" / "train.html").read_text(encoding="utf-8")
+    assert "&gt;&gt;&gt; " in train
+    assert re.search(r'<a [^>]*href="#diff2.prepare"', train)
+    assert "<math " in (site / "api" / "algorithms.html").read_text(encoding="utf-8")
+    assert (site / "llms.txt").read_text(encoding="utf-8").startswith("# diff2\n")
+
+
+@pytest.mark.slow
+def test_search_and_slider_work_from_a_folder_without_network(site):
+    """Needs playwright, and Chromium: its own, or the program that DIFF2_CHROMIUM names."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+    with playwright.sync_playwright() as found:
+        try:
+            program = os.environ.get("DIFF2_CHROMIUM")
+            browser = found.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        except playwright.Error as error:
+            pytest.skip(f"no Chromium that can be started: {str(error).splitlines()[0]}")
+        view = browser.new_context(viewport={"width": 1280, "height": 900}, offline=True).new_page()
+        asked = []
+        view.on("request", lambda request: asked.append(request.url))
+        view.goto((site / "epsilon.html").as_uri())
+        view.locator(".epsilon input").fill("0.48")  # the slider has the logarithm: epsilon 3.0
+        assert view.locator(".epsilon dd").all_inner_texts() == ["5.4 %", "28.8 %"]
+        view.keyboard.press("Control+k")
+        view.keyboard.type("clipping")
+        view.get_by_text(re.compile(r"^\d+ results$")).wait_for(timeout=10_000)
+        assert all(url.startswith(("file:", "data:", "about:")) for url in asked)
+        browser.close()
 
 
 def test_the_table_of_epsilon_is_what_the_library_computes():

@@ -18,7 +18,7 @@ from .run_file import run_file_keys
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES, SITE = ROOT / "build" / "docs", ROOT / "build" / "site"
-SHIM = re.compile(r'<script[^>]*src="https://unpkg.com/iframe-worker/shim"[^>]*></script>')
+SHIM = re.compile(r'<script[^>]*src="https:[^"]*/iframe-worker/shim"[^>]*></script>')
 
 
 def gather() -> None:

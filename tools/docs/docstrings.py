@@ -2,6 +2,8 @@ r"""Docstrings of the source, written for Sphinx, as Markdown for the site: role
 
 >>> as_markdown("See :func:`prepare`, with ``x`` and :class:`~diff2.questions.question.Question`.")
 'See [`prepare`][diff2.prepare], with `x` and [`Question`][diff2.Question].'
+>>> as_markdown("Twice.\n\n>>> 1 + 1\n2\n\nEnd.")
+'Twice.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nEnd.'
 >>> "<mi>&#x003BC;</mi>" in as_markdown(r"a :math:`\mu` of one")
 True
 """
@@ -19,13 +21,18 @@ import diff2
 ROLE = re.compile(r":(func|class|meth|mod|attr|data):`(~?)([\w.]+)`")
 BLOCK = re.compile(r"^( *)\.\. math::(.*\n(?:\1 +.*\n?|\n)*)", re.M)
 
+DOCTEST = re.compile(r"^( *)>>> .*\n(?:\1\S.*\n|\1 +\S.*\n)*", re.M)  # up to the next empty line
+
 
 def as_markdown(text: str, home: str = "") -> str:
     """Return a docstring in Markdown; ``home`` is the class that it is about, if any."""
     text = BLOCK.sub(lambda found: f"\n{found[1]}{_formula(found[2])}\n\n", text + "\n").rstrip("\n")
     text = re.sub(r":math:`([^`]*)`", lambda found: convert(_plain(found[1])), text)
     text = ROLE.sub(lambda found: _link(found[1], found[2], found[3], home), text)
-    return text.replace("``", "`")
+    text = text.replace("``", "`")
+    return DOCTEST.sub(lambda found: f"{found[1]}```pycon\n{found[0].rstrip()}\n{found[1]}```\n", text + "\n").rstrip(
+        "\n"
+    )
 
 
 def _formula(source: str) -> str:
