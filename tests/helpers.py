@@ -139,6 +139,66 @@ class WrittenNorm(nn.Module):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * self.weight
 
 
+class Tied(nn.Module):
+    """One table for the words that are read and for those that are told, and one matrix for two layers in between."""
+
+    def __init__(self, width=4, words=7, **options):
+        super().__init__()
+        self.words, self.told = nn.Embedding(words, width, **options), nn.Linear(width, words)
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.head = nn.Linear(words, 3)
+        self.told.weight, self.second.weight, self.second.bias = self.words.weight, self.first.weight, self.first.bias
+
+    def forward(self, tokens):
+        x = torch.tanh(self.first(self.words(tokens)))
+        return self.head(torch.tanh(self.told(torch.tanh(self.second(x)))).mean(1))
+
+
+class TiedConv(nn.Module):
+    """Two convolutions with one kernel."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (nn.Conv1d(4, 4, 3, groups=2, padding=1) for _ in range(2))
+        self.second.weight, self.second.bias, self.head = self.first.weight, self.first.bias, nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.second(torch.tanh(self.first(x)))).mean(2))
+
+
+class Adapted(nn.Module):
+    """A frozen layer with an adapter of low rank: two matrices of its own, or two layers."""
+
+    def __init__(self, base, rank=2, layers=False):
+        super().__init__()
+        self.base, self.layers = base.requires_grad_(False), layers
+        inputs, outputs = base.in_features, base.out_features
+        if layers:
+            self.down, self.up = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
+            nn.init.zeros_(self.up.weight)
+        else:
+            self.down, self.up = nn.Parameter(torch.randn(inputs, rank)), nn.Parameter(torch.zeros(rank, outputs))
+
+    def forward(self, x):
+        return self.base(x) + (self.up(self.down(x)) if self.layers else x @ self.down @ self.up)
+
+
+def adapted(layers):
+    """A frozen model, with layers that have no rule, of which only adapters are trained."""
+    model = nn.Sequential(
+        nn.ConvTranspose1d(3, 3, 2), Adapted(nn.Linear(5, 6), layers=layers), nn.Tanh(),
+        nn.BatchNorm1d(3).eval(), Adapted(nn.Linear(6, 2), layers=layers), Mean(),
+    )  # fmt: skip
+    for index in (0, 3):
+        model[index].requires_grad_(False)
+    return model
+
+
+class Mean(nn.Module):
+    def forward(self, x):
+        return x.mean(1)
+
+
 class Scale(nn.Module):
     """A layer of one's own: a factor and a shift per feature."""
 
@@ -171,6 +231,12 @@ register_rule(Scale, ScaleRule)
 def frozen(model, *names):
     for name in names:
         model.get_parameter(name).requires_grad_(False)
+    return model
+
+
+def tied_rows():
+    model = nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5, bias=False), nn.Tanh(), nn.Linear(5, 2))
+    model[2].weight = model[0].weight
     return model
 
 
@@ -269,6 +335,12 @@ MODELS = {
     "embedding": lambda: (MeanOfWords(), 7),
     "embedding with padding": lambda: (MeanOfWords(padding_idx=2), 7),
     "transformer": lambda: (Attention(), 9),
+    "adapters": lambda: (adapted(layers=False), (3, 4)),
+    "adapters as layers": lambda: (adapted(layers=True), (3, 4)),
+    "tied": lambda: (Tied(), 7),
+    "tied, with padding": lambda: (Tied(padding_idx=1), 7),
+    "tied rows": lambda: (tied_rows(), (5,)),
+    "tied convolutions": lambda: (TiedConv(), (4, 6)),
     "attention": lambda: (Attending(batch_first=True), (5, 4)),
     "attention, records second": lambda: (Attending(bias=False), (5, 4)),
     "attention, partly frozen": lambda: (frozen(Attending(), "mix.in_proj_weight", "join.out_proj.weight"), (5, 4)),

@@ -42,11 +42,11 @@ def mixing(forward):
     return from_function(forward, first=nn.Linear(3, 4), out=nn.Linear(4, 1))
 
 
-def tied():
+def tied(first, second):
     model = from_function(
         lambda self, x: self.out(torch.tanh(self.second(torch.tanh(self.first(x))))),
-        first=nn.Linear(3, 3),
-        second=nn.Linear(3, 3),
+        first=first,
+        second=second,
         out=nn.Linear(3, 1),
     )
     model.second.weight = model.first.weight
@@ -60,7 +60,7 @@ def with_parameter(forward, *shape, **layers):
 
 
 FALLBACKS = {
-    "tied weights": lambda: vectors(tied(), 3),
+    "tied norms": lambda: vectors(tied(nn.LayerNorm(3), nn.LayerNorm(3)), 3),
     "a layer called twice": lambda: vectors(
         from_function(
             lambda self, x: self.out(torch.tanh(self.twice(torch.tanh(self.twice(x))))),

@@ -46,14 +46,14 @@ class BareParameters:
     Args:
         flat: the model.
         rows: inputs and targets of a few made-up records.
-        rules: those of layers.
+        covered: where the parameters that have rules stand in the flat vector.
     """
 
-    def __init__(self, flat: FlatModule, loss: Loss, rows: tuple[Tensor, Tensor], rules: list[Rule]):
+    def __init__(self, flat: FlatModule, loss: Loss, rows: tuple[Tensor, Tensor], covered: list[slice]):
         self._flat, self._loss, self._rows = flat, loss, rows
         self._shapes: dict[str, tuple[int, ...]] = {}  # of a record's copy
         self._tried = len(rows[0])
-        owners = dict(bare_parameters(flat, rules))
+        owners = dict(bare_parameters(flat, covered))
         self.rules = [BareRule(owner, {"parameter": flat.slices[name]}, flat.dtype) for name, owner in owners.items()]
         if owners:
             step = torch.randn(len(flat), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -143,9 +143,8 @@ class BareParameters:
             self._flat.load(before)
 
 
-def bare_parameters(flat: FlatModule, rules: list[Rule]) -> Iterator[tuple[str, nn.Module]]:
+def bare_parameters(flat: FlatModule, covered: list[slice]) -> Iterator[tuple[str, nn.Module]]:
     """Yield names and owners of the trainable parameters that no rule covers."""
-    covered = [part for rule in rules for part in rule.parts.values()]
     for name, part in flat.slices.items():
         if not any(one.start < part.stop and part.start < one.stop for one in covered):
             yield name, flat.module.get_submodule(name.rpartition(".")[0])

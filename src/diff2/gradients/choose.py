@@ -9,8 +9,8 @@ engine        serves
 ``compiled``  ``nn.Sequential(nn.Linear, nn.Softplus, nn.Linear)`` with biases, nothing frozen, at most 128 features, 32
               units and 12 outputs; loss ``"squared"`` or ``"cross_entropy"``; float32 on a CPU; numba installed
 ``columns``   ``nn.Sequential`` of ``nn.Linear``, with softplus, ReLU, tanh, sigmoid, SiLU, GELU or nothing in between
-``ghost``     a rule for every layer that is trained (``RULES``), each layer called once and no parameter shared;
-              ``nn.MultiheadAttention`` (``attention.py``);
+``ghost``     a rule for every layer that is trained (``RULES``), each layer called once; parameters that linear layers,
+              convolutions and embeddings share; ``nn.MultiheadAttention`` (``attention.py``);
               parameters that a module of one's own uses directly, where they broadcast over the records (``bare.py``);
               with or without dropout, and for groups of rows
 ``vmap``      whatever ``torch.func.vmap`` can differentiate
@@ -154,16 +154,15 @@ def _agrees(engine: Engine, loop: LoopEngine, records: Records, masks: Masks | N
 
     params, previous = near(), near()
     for row in range(records.size):
+        alone = Records(*(part[row : row + 1] for part in records))
         # With masks, a record alone draws other masks than a record in a batch: compare batches of one.
-        one = Records(*(part[row : row + 1] for part in records)) if masks else records
-        weights = torch.ones_like(one.weights) if masks else torch.eye(records.size).to(one.weights)[row]
-        one = one._replace(weights=weights)
+        asked = alone if masks else records._replace(weights=torch.eye(records.size).to(records.weights)[row])
         for radius in (torch.inf, 1e-3):
             for question in (
                 Question.gradient(radius).at(1, params),
                 Question.difference(radius).at(1, params, previous),
             ):
-                fast, slow = (kind.clipped_sum(question, one, masks=masks) for kind in (engine, loop))
-                if not close(fast, slow, start.dtype):
+                fast = engine.clipped_sum(question, asked, masks=masks)
+                if not close(fast, loop.clipped_sum(question, alone, masks=masks), start.dtype):
                     return False
     return True

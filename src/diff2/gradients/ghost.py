@@ -26,6 +26,7 @@ from .stochastic import Masks, seeded
 from .sums import Total, chunk_size
 
 CHUNK_NUMBERS = 1 << 22  # numbers in all features of a chunk: 16 MB in single precision
+FEW, MORE = 16, 4  # as many records may take so many times as much: a pass over very few of them is mostly overhead
 
 
 class _Chunk(NamedTuple):
@@ -60,8 +61,15 @@ class GhostEngine(Engine):
     @staticmethod
     def unsuited(flat: FlatModule, loss: Loss) -> str | None:
         module = flat.module
-        if sum(1 for _ in module.named_parameters(remove_duplicate=False)) != sum(1 for _ in module.named_parameters()):
-            return "parameters are shared between layers"
+        used: dict[int, list[nn.Module]] = {}
+        for layer in module.modules():
+            for parameter in (one for one in layer.parameters(recurse=False) if flat.part_of(one) is not None):
+                used.setdefault(id(parameter), []).append(layer)
+        for layers in used.values():
+            kinds = {type(layer): RULES.get(type(layer), Rule) for layer in layers}
+            if len(layers) > 1 and any(rule.written is Rule.written for rule in kinds.values()):
+                names = ", ".join(sorted(kind.__name__ for kind in kinds))
+                return f"parameters are shared between layers of which one cannot write out its gradients ({names})"
         joins = [layer.out_proj for layer in module.modules() if type(layer) is nn.MultiheadAttention]
         for name, layer in module.named_modules():
             if layer in joins or all(flat.part_of(one) is None for one in layer.parameters(recurse=False)):
@@ -83,7 +91,9 @@ class GhostEngine(Engine):
             features = [_widened(*pair, rows) for pair in zip(self._recorder.rules, self._row, strict=True)]
             numbers = [feature.a.numel() + feature.g.numel() for feature in features]
             spaces = [rule.workspace(feature) for rule, feature in zip(self._recorder.rules, features, strict=True)]
-            self._chunk_sizes[rows] = chunk_size(CHUNK_NUMBERS // max(1, sum(numbers) + sum(spaces)))
+            shared = [2 * (one.part.stop - one.part.start) for one in self._recorder.shared]
+            each = max(1, sum(numbers) + sum(spaces) + sum(shared))
+            self._chunk_sizes[rows] = chunk_size(max(CHUNK_NUMBERS // each, min(FEW, MORE * CHUNK_NUMBERS // each)))
         return self._same_rows or self._chunk_sizes[rows]
 
     def _rows(self, records: Records) -> int:
@@ -143,11 +153,13 @@ class GhostEngine(Engine):
         return self._terms(now, None)[1]
 
     def _terms(self, now: Sequence[Feature], before: Sequence[Feature] | None) -> tuple[list[Term], Tensor]:
-        rules = self._rules
+        rules, shared = self._rules, self._recorder.shared
         if before is None:
-            terms = [rule.gradient(feature) for rule, feature in zip(rules, now, strict=True)]
+            terms = [rule.gradient(feature) for rule, feature in zip(rules, now, strict=True) if rule.parts]
+            terms += [one.gradient(now) for one in shared]
         else:
-            terms = [rule.difference(*pair) for rule, *pair in zip(rules, now, before, strict=True)]
+            terms = [rule.difference(*pair) for rule, *pair in zip(rules, now, before, strict=True) if rule.parts]
+            terms += [one.difference(now, before) for one in shared]
         squared_norm = terms[0].squared_norm
         for term in terms[1:]:
             squared_norm = squared_norm + term.squared_norm

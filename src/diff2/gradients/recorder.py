@@ -13,7 +13,7 @@ from .attention import take_apart
 from .bare import BareParameters
 from .flat import FlatModule
 from .records import Records
-from .rules import RULES, Feature, Rule
+from .rules import RULES, Feature, Rule, Shared
 
 
 class Recorder:
@@ -31,15 +31,15 @@ class Recorder:
         self._hooked = 0
         if example is not None:
             take_apart(flat, lambda: self._shapes(example.inputs))
+        found = _trained_layers(flat)
+        shared = _shared(found)
         self.rules: list[Rule] = []
-        for module in flat.module.modules():
-            if getattr(module, "inplace", False):
-                module.inplace = False  # type: ignore[assignment]  # it would overwrite the outputs that are recorded
-            parts = {own: flat.part_of(parameter) for own, parameter in module.named_parameters(recurse=False)}
-            trained = {own: part for own, part in parts.items() if part is not None}
-            if type(module) in RULES and trained:
-                self.rules.append(RULES[type(module)](module, trained, flat.dtype))
-        self._bare = None if example is None else BareParameters(flat, loss, example[:2], self.rules)
+        for module, parts in found:
+            alone = {own: part for own, part in parts.items() if (part.start, part.stop) not in shared}
+            self.rules.append(RULES[type(module)](module, alone, flat.dtype))
+        self.shared = [Shared(slice(*place), uses, self.rules) for place, uses in shared.items()]
+        covered = [part for _, parts in found for part in parts.values()]
+        self._bare = None if example is None else BareParameters(flat, loss, example[:2], covered)
         self._hooked = len(self.rules)
         self._see(self.flat.vector)
         # Calls are recorded in the order of the rules, whatever the order of the layers in the forward pass.
@@ -117,6 +117,28 @@ class Recorder:
         if layer not in statics:
             statics[layer] = self.rules[layer].static(a)
         return statics[layer]
+
+
+def _trained_layers(flat: FlatModule) -> list[tuple[nn.Module, dict[str, slice]]]:
+    """Return the layers that have a rule and are trained, with the places of their parameters."""
+    found = []
+    for module in flat.module.modules():
+        if getattr(module, "inplace", False):
+            module.inplace = False  # type: ignore[assignment]  # it would overwrite the outputs that are recorded
+        places = {own: flat.part_of(parameter) for own, parameter in module.named_parameters(recurse=False)}
+        parts = {own: part for own, part in places.items() if part is not None}
+        if type(module) in RULES and parts:
+            found.append((module, parts))
+    return found
+
+
+def _shared(found: list[tuple[nn.Module, dict[str, slice]]]) -> dict[tuple[int, int], list[tuple[int, str]]]:
+    """Return which layers use a parameter, and as what, where they are several; by the place of the parameter."""
+    uses: dict[tuple[int, int], list[tuple[int, str]]] = {}
+    for layer, (_, parts) in enumerate(found):
+        for own, part in parts.items():
+            uses.setdefault((part.start, part.stop), []).append((layer, own))
+    return {place: who for place, who in uses.items() if len(who) > 1}
 
 
 def _grown(few: torch.Size, more: torch.Size) -> int:
