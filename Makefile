@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: help demo test test-slow test-wheel dist check bench clean
+.PHONY: help demo test test-slow test-wheel dist check bench docs clean
 
 help:
 	@echo "make demo       fit the built-in data privately: what survives of the accuracy, guarantee, model"
@@ -14,6 +14,7 @@ help:
 	@echo "make dist       source and wheel in dist/, checked"
 	@echo "make check      ruff and mypy"
 	@echo "make bench      timings and memory as ratios, against plain PyTorch and Opacus"
+	@echo "make docs       the documentation site, in build/site"
 
 # One stamp a set of extras, so that a target installs only what it needs and only when pyproject.toml changed.
 .venv/stamp-%: pyproject.toml constraints.txt
@@ -48,6 +49,9 @@ check: .venv/stamp-dev
 
 bench: .venv/stamp-bench
 	$(BIN)/python -m benchmarks
+
+docs: .venv/stamp-docs
+	$(BIN)/python -m tools.docs
 
 clean:
 	rm -rf .venv build dist diff2-demo

@@ -23,7 +23,12 @@ PARTS = ("questions", "estimate")  # what every algorithm must define
 
 
 class Algorithm:
-    """Settings, and what the loop, the planner and the sites need to know."""
+    """Settings, and what the loop, the planner and the sites need to know.
+
+    Args:
+        rounds: R, how many rounds are made.
+        routine: what to do with the estimate.
+    """
 
     name: ClassVar[str]  # in run files and ledgers
     adjacency: ClassVar[str] = REPLACE_ONE  # for which neighbouring data sets its releases are priced
