@@ -37,6 +37,11 @@ epsilon = 1.0
 delta = 1e-3
 """
 
+# To a file of the repository, which whoever has installed the package does not have.
+POINTER = re.compile(
+    r"docs/|CONTRIBUTING|CHANGELOG|benchmarks/|experiments/|tests/|src/|\bmake (demo|test|bench|check)\b"
+)
+
 
 def write_folder(folder, run_file, **clients):
     """Write a run file and one table per client, with so many records; return the folder."""

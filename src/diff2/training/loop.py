@@ -24,7 +24,8 @@ from ..questions import Cohort, Round
 from .callbacks import RunCallback
 from .directory import RunDirectory
 from .metrics import ExactMetrics
-from .result import TrainResult, history_table, model_digest
+from .model_file import model_digest
+from .result import TrainResult, history_table
 
 CHECKPOINT_SECONDS = 2.0
 
