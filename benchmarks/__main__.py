@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -23,6 +25,7 @@ RATIOS = {
     "DP-GD / plain": ("DP-GD round", "plain autograd"),
     "DP-GD / Opacus per-sample": ("DP-GD round", "Opacus per-sample"),
     "DP-GD / Opacus ghost": ("DP-GD round", "Opacus ghost"),
+    "DIFF2 / Opacus ghost": ("DIFF2 difference round", "Opacus ghost"),
     "double vmap / DIFF2": ("double vmap", "DIFF2 difference round"),
 }
 
@@ -89,7 +92,8 @@ def main() -> None:
     arguments = parser.parse_args()
     clock = time.process_time if arguments.cpu else time.perf_counter
     parts = arguments.parts or ["speed", "memory", "growth"]
-    console.print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads")
+    console.print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads; load {os.getloadavg()[0]:.1f}")
+    warnings.filterwarnings("ignore", "There is a performance drop")  # vmap with attention
     if "speed" in parts:
         speed(arguments.seconds, arguments.cases, clock)
     if "memory" in parts:

@@ -1,4 +1,5 @@
-"""The models and sizes that are timed: the paper's network at the sizes of its tables, and a convolutional network."""
+"""The models and sizes that are timed: the paper's network at the sizes of its tables, a convolutional network, and a
+transformer."""
 
 from __future__ import annotations
 
@@ -55,9 +56,36 @@ def convolutional(records: int = 4096) -> Case:
     return Case(f"convolutional {records:,} x 28 x 28", model, x, y, "cross_entropy")
 
 
+class Transformer(nn.Module):
+    """A classifier of sequences made of PyTorch's own layers."""
+
+    def __init__(self, words: int = 256, length: int = 64, width: int = 128, blocks: int = 4, classes: int = 10):
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
+        block = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, activation="gelu", batch_first=True)
+        self.blocks = nn.TransformerEncoder(block, blocks, enable_nested_tensor=False)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(tokens.shape[1]).repeat(len(tokens), 1)
+        x: torch.Tensor = self.blocks(self.words(tokens) + self.places(places))
+        logits: torch.Tensor = self.head(x.mean(1))
+        return logits
+
+
+def transformer(records: int = 64) -> Case:
+    """Four blocks of width 128 on sequences of 64 words."""
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    x = torch.randint(0, 256, (records, 64), generator=generator)
+    y = torch.randint(0, 10, (records,), generator=generator)
+    return Case(f"transformer {records:,} x 64", Transformer(), x, y, "cross_entropy")
+
+
 CASES = {
     "california": lambda: network(16_512, 8),
     "blog": lambda: network(48_017, 280),
     "covertype": lambda: network(464_809, 54, classes=7),
     "conv": convolutional,
+    "transformer": transformer,
 }

@@ -87,8 +87,9 @@ def opacus_round(mode: str) -> Callable[[Case], Round]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from opacus import PrivacyEngine
+            from opacus.validators import ModuleValidator
 
-            model, targets = copy.deepcopy(case.model), case.targets
+            model, targets = ModuleValidator.fix(copy.deepcopy(case.model)), case.targets  # attention of its own
             if case.loss == "squared":
                 # Its ghost mode multiplies losses of shape (n, 1) by weights of shape (n,), which makes n x n numbers.
                 model, targets = torch.nn.Sequential(model, torch.nn.Flatten(0)), targets.flatten()

@@ -26,8 +26,9 @@ from helpers import (
 
 both_fast = pytest.mark.parametrize("kind", FAST)
 with_models = with_fast_engines(
-    "mlp", "conv2d", "transformer", "embedding", "layer norm", "frozen bias", "sequence, wide"
-)
+    "mlp", "conv2d", "transformer", "embedding", "layer norm", "frozen bias", "sequence, wide", "bare parameters",
+    "attention", "encoder, records second", "tied",
+)  # fmt: skip
 
 
 class Counted:

@@ -19,7 +19,7 @@ from diff2.errors import GradientFallbackWarning, InvalidArgument
 from diff2.gradients import Masks, Shapes, build_engine, choose, probe
 from diff2.gradients.choose import ENGINES
 from diff2.models.losses import cross_entropy, squared
-from helpers import clipped_sum, difference, gradient, gradient_rows, relative_error, start_of, step_from
+from helpers import WrittenNorm, clipped_sum, difference, gradient, gradient_rows, relative_error, start_of, step_from
 
 
 def build(case, **options):
@@ -271,6 +271,17 @@ def test_dropout_is_noticed_however_rare(p):
 def test_dropout_in_eval_mode_is_no_randomness():
     engine, stochastic = build(vectors(nn.Sequential(nn.Linear(3, 10), nn.Dropout(0.5), nn.Linear(10, 1)).eval(), 3))
     assert (engine.name, stochastic) == ("ghost", False)
+
+
+def test_dropout_beside_bare_parameters_keeps_the_fast_engine():
+    case = vectors(nn.Sequential(WrittenNorm(3), nn.Linear(3, 10), nn.Dropout(0.5), nn.Linear(10, 1)), 3)
+    engine, stochastic = build(case)
+    assert (engine.name, stochastic) == ("ghost", True)
+    params = start_of(case.model)
+    slow = ENGINES["loop"](case.model, case.loss)
+    for one in case.one_by_one():  # then both draw the same masks
+        found, expected = (gradient(kind, params, one, 0.1, masks=Masks(b"1")) for kind in (engine, slow))
+        assert relative_error(found, expected) < 1e-9
 
 
 @pytest.mark.filterwarnings("ignore::diff2.GradientFallbackWarning")

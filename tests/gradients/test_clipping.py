@@ -122,7 +122,10 @@ def test_a_trained_module_is_independent_and_trainable():
 
 
 @pytest.mark.parametrize("distance", DISTANCES[::2])
-@with_fast_engines("paper", "mlp", "sequence, wide", "conv2d", "conv1d, few places", "transformer", "frozen layer")
+@with_fast_engines(
+    "paper", "mlp", "sequence, wide", "conv2d", "conv1d, few places", "transformer", "frozen layer", "bare parameters",
+    "attention", "encoder", "tied",
+)  # fmt: skip
 def test_one_difference_alone_never_exceeds_the_radius(name, kind, distance):
     case = paper_case(16) if name == "paper" else make_case(name, count=5, dtype=torch.float32)
     previous = start_of(case.model)
@@ -266,7 +269,14 @@ def test_a_record_whose_gradient_is_not_finite_counts_as_zero(kind, bad):
         assert torch.equal(value, difference(engine, params, previous, without, 0.1))
 
 
-@pytest.mark.parametrize("name", ["mlp", "conv2d", "sequence, wide", "sequence, long", "layer norm", "group norm"])
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # of vmap with attention
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mlp", "conv2d", "sequence, wide", "sequence, long", "layer norm", "group norm", "rms norm", "bare parameters",
+        "attention", "encoder, records second", "tied convolutions",
+    ],
+)  # fmt: skip
 def test_a_record_that_is_not_finite_inside_the_network_counts_as_zero(name):
     case = make_case(name, count=5)
     params = start_of(case.model)

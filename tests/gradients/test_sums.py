@@ -43,12 +43,16 @@ def cases(count):
     """Return models for all kinds of sums, by name."""
     made = {
         name: lambda name=name: make_case(name, count=count, dtype=torch.float32)
-        for name in ("mlp", "sequence, wide", "sequence, long", "conv2d, few places", "layer norm", "embedding")
-    }
+        for name in (
+            "mlp", "sequence, wide", "sequence, long", "conv2d, few places", "layer norm", "embedding", "rms norm",
+            "bare parameters", "attention", "encoder, records second", "tied", "tied convolutions",
+        )
+    }  # fmt: skip
     return made | {"paper": lambda: paper_case(count), "moving indices": lambda: choices(count)}
 
 
 NAMES = list(cases(0))
+SLOW = ("moving indices", "attention", "encoder, records second")  # vmap cannot, or takes minutes
 
 
 def bad_records(case):
@@ -96,7 +100,7 @@ def questions(case):
 def engines_for(name, case, *kinds, **options):
     """Yield the engines of these kinds that can run the case."""
     for kind in kinds:
-        served = {"compiled": name == "paper", "columns": name in ("mlp", "paper"), "vmap": name != "moving indices"}
+        served = {"compiled": name == "paper", "columns": name in ("mlp", "paper"), "vmap": name not in SLOW}
         if served.get(kind, True) and not (kind == "compiled" and kernels is None):
             yield make_engine(kind, case.model, case.loss, case.records, **options)
 
