@@ -25,10 +25,10 @@ demo: .venv/stamp-demo
 	$(BIN)/diff2 demo --out diff2-demo
 
 test: .venv/stamp-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: .venv/stamp-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "slow or not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
 
 test-wheel: .venv/stamp-dev
 	$(BIN)/python -m pytest -m slow tests/test_wheel.py

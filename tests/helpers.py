@@ -67,6 +67,42 @@ class Attention(nn.Module):
         return self.head(x.mean(1))
 
 
+class Attending(nn.Module):
+    """PyTorch's attention: of a sequence to itself, and of its first half to the rest, records first or second."""
+
+    def __init__(self, width=4, **options):
+        super().__init__()
+        self.first = options.get("batch_first", False)
+        self.mix, self.join = nn.MultiheadAttention(width, 2, **options), nn.MultiheadAttention(width, 1, bias=False)
+        self.other = nn.MultiheadAttention(width, 2, kdim=3, vdim=2)
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, x):
+        x = x if self.first else x.transpose(0, 1)
+        x = x + self.mix(x, x, x, need_weights=False)[0]
+        x = x.transpose(0, 1) if self.first else x
+        rest = x[2:]
+        joined, weights = self.join(x[:2], rest, rest)
+        other, _ = self.other(joined, x[:, :, 1:], value=x[:, :, :2])
+        return self.head(torch.tanh(other).mean(0)) + weights[:, :, :2].mean(1)
+
+
+class Encoder(nn.Module):
+    """PyTorch's encoder, causal, with positions."""
+
+    def __init__(self, width=4, length=5, first=True, **options):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 2, 6, dropout=0.0, batch_first=first, **options)
+        self.encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.places, self.head = nn.Parameter(torch.randn(1, length, width)), nn.Linear(width, 2)
+        self.first, self.mask = first, nn.Transformer.generate_square_subsequent_mask(length)
+
+    def forward(self, x):
+        x = x + self.places
+        x = self.encoder(x if self.first else x.transpose(0, 1), mask=self.mask.to(x), is_causal=True)
+        return self.head(x.mean(1 if self.first else 0))
+
+
 class MeanOfWords(nn.Module):
     def __init__(self, **options):
         super().__init__()
@@ -74,6 +110,93 @@ class MeanOfWords(nn.Module):
 
     def forward(self, tokens):
         return self.head(torch.tanh(self.words(tokens)).mean(1))
+
+
+class Bare(nn.Module):
+    """Parameters used directly: class token, positions, scale, temperature, a matrix; and a norm written by hand."""
+
+    def __init__(self, width=4, length=5):
+        super().__init__()
+        self.token, self.places = nn.Parameter(torch.randn(1, 1, width)), nn.Parameter(torch.randn(length + 1, width))
+        self.scale, self.heat = nn.Parameter(torch.randn(width)), nn.Parameter(torch.tensor(0.7))
+        self.mix = nn.Parameter(torch.randn(width, width))
+        self.norm, self.head = WrittenNorm(width), nn.Linear(width, 2)
+
+    def forward(self, x):
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.places
+        x = self.norm(torch.tanh(x * self.scale) @ self.mix)
+        return self.head(x[:, 0]) * self.heat
+
+
+class WrittenNorm(nn.Module):
+    """RMSNorm as people write it."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 2, width))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * self.weight
+
+
+class Tied(nn.Module):
+    """One table for the words that are read and for those that are told, and one matrix for two layers in between."""
+
+    def __init__(self, width=4, words=7, **options):
+        super().__init__()
+        self.words, self.told = nn.Embedding(words, width, **options), nn.Linear(width, words)
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.head = nn.Linear(words, 3)
+        self.told.weight, self.second.weight, self.second.bias = self.words.weight, self.first.weight, self.first.bias
+
+    def forward(self, tokens):
+        x = torch.tanh(self.first(self.words(tokens)))
+        return self.head(torch.tanh(self.told(torch.tanh(self.second(x)))).mean(1))
+
+
+class TiedConv(nn.Module):
+    """Two convolutions with one kernel."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (nn.Conv1d(4, 4, 3, groups=2, padding=1) for _ in range(2))
+        self.second.weight, self.second.bias, self.head = self.first.weight, self.first.bias, nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.second(torch.tanh(self.first(x)))).mean(2))
+
+
+class Adapted(nn.Module):
+    """A frozen layer with an adapter of low rank: two matrices of its own, or two layers."""
+
+    def __init__(self, base, rank=2, layers=False):
+        super().__init__()
+        self.base, self.layers = base.requires_grad_(False), layers
+        inputs, outputs = base.in_features, base.out_features
+        if layers:
+            self.down, self.up = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
+            nn.init.zeros_(self.up.weight)
+        else:
+            self.down, self.up = nn.Parameter(torch.randn(inputs, rank)), nn.Parameter(torch.zeros(rank, outputs))
+
+    def forward(self, x):
+        return self.base(x) + (self.up(self.down(x)) if self.layers else x @ self.down @ self.up)
+
+
+def adapted(layers):
+    """A frozen model, with layers that have no rule, of which only adapters are trained."""
+    model = nn.Sequential(
+        nn.ConvTranspose1d(3, 3, 2), Adapted(nn.Linear(5, 6), layers=layers), nn.Tanh(),
+        nn.BatchNorm1d(3).eval(), Adapted(nn.Linear(6, 2), layers=layers), Mean(),
+    )  # fmt: skip
+    for index in (0, 3):
+        model[index].requires_grad_(False)
+    return model
+
+
+class Mean(nn.Module):
+    def forward(self, x):
+        return x.mean(1)
 
 
 class Scale(nn.Module):
@@ -108,6 +231,12 @@ register_rule(Scale, ScaleRule)
 def frozen(model, *names):
     for name in names:
         model.get_parameter(name).requires_grad_(False)
+    return model
+
+
+def tied_rows():
+    model = nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5, bias=False), nn.Tanh(), nn.Linear(5, 2))
+    model[2].weight = model[0].weight
     return model
 
 
@@ -178,6 +307,15 @@ MODELS = {
         nn.Sequential(Scale(5), nn.Tanh(), nn.Flatten(), nn.Linear(15, 2)),
         (3, 5),
     ),
+    "rms norm": lambda: (
+        nn.Sequential(
+            nn.Linear(5, 6), nn.RMSNorm(6), nn.Tanh(), nn.RMSNorm((3, 6), eps=1e-3), nn.Flatten(), nn.Linear(18, 2)
+        ),
+        (3, 5),
+    ),
+    "bare parameters": lambda: (Bare(), (5, 4)),
+    "bare parameters, rows": lambda: (nn.Sequential(nn.Linear(5, 4), WrittenNorm(4), nn.Linear(4, 2)), (5,)),
+    "bare parameters, some frozen": lambda: (frozen(Bare(), "places", "mix", "head.weight"), (5, 4)),
     "frozen layer": lambda: (
         frozen(nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 4), nn.Linear(4, 2)), "2.weight", "2.bias"),
         (5,),
@@ -197,6 +335,18 @@ MODELS = {
     "embedding": lambda: (MeanOfWords(), 7),
     "embedding with padding": lambda: (MeanOfWords(padding_idx=2), 7),
     "transformer": lambda: (Attention(), 9),
+    "adapters": lambda: (adapted(layers=False), (3, 4)),
+    "adapters as layers": lambda: (adapted(layers=True), (3, 4)),
+    "tied": lambda: (Tied(), 7),
+    "tied, with padding": lambda: (Tied(padding_idx=1), 7),
+    "tied rows": lambda: (tied_rows(), (5,)),
+    "tied convolutions": lambda: (TiedConv(), (4, 6)),
+    "attention": lambda: (Attending(batch_first=True), (5, 4)),
+    "attention, records second": lambda: (Attending(bias=False), (5, 4)),
+    "attention, partly frozen": lambda: (frozen(Attending(), "mix.in_proj_weight", "join.out_proj.weight"), (5, 4)),
+    "encoder": lambda: (Encoder(norm_first=True), (5, 4)),
+    "encoder, records second": lambda: (Encoder(first=False), (5, 4)),
+    "encoder, eval": lambda: (Encoder(activation="gelu").eval(), (5, 4)),
 }  # fmt: skip
 
 
@@ -295,7 +445,7 @@ def gradient_rows(case, params):
     rows = []
     for row in range(case.inputs.shape[0]):
         loss = case.loss(model(case.inputs[row : row + 1]), case.targets[row : row + 1]).sum()
-        rows.append(parameters_to_vector(torch.autograd.grad(loss, trainable(model))))
+        rows.append(parameters_to_vector(torch.autograd.grad(loss, trainable(model), materialize_grads=True)))
     return torch.stack(rows)
 
 

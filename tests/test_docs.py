@@ -23,6 +23,15 @@ def test_the_examples_of_a_page_run_in_order(page, tmp_path, monkeypatch):
         exec(compile(block, page, "exec"), scope)
 
 
+@pytest.mark.filterwarnings("ignore")  # theirs
+def test_the_example_of_opacus_runs_with_opacus():
+    pytest.importorskip("opacus")
+    (block,) = re.findall(r"```py\n(.*?)```", (ROOT / "docs" / "python.md").read_text(encoding="utf-8"), re.S)
+    scope = {}
+    exec(compile(block, "opacus", "exec"), scope)
+    assert scope["engine"].get_epsilon(delta=1e-6) <= 2.01
+
+
 def test_the_readme_shows_the_sentence_its_example_prints(capsys):
     exec(EXAMPLES["README.md"][1], {})
     printed = " ".join(capsys.readouterr().out.split())

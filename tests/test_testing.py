@@ -19,20 +19,16 @@ KEPT = {
     "diff2": diff2.Diff2(6, 3, 2.0, 3.0, STEP),
     "diff2, bvr": diff2.Diff2(5, 3, 2.0, 3.0, LOCAL),
     "recursive_diff2": diff2.RecursiveDiff2(6, 2.0, 3.0, STEP),
-    "dpsgd": diff2.DPSGD(5, 12, 2.0, STEP),
-    "dpsgd, poisson": diff2.DPSGD(5, 12, 2.0, STEP, sampling="poisson"),
-    "dpsrm": diff2.DPSRM(5, 12, 2.0, 0.5, 0.3, diff2.NormalizedDescent(0.05, 0.02)),
+    "dpsgd": diff2.DPSGD(4, 6, 2.0, STEP),
+    "dpsgd, poisson": diff2.DPSGD(4, 12, 2.0, STEP, sampling="poisson"),
+    "dpsrm": diff2.DPSRM(5, 6, 2.0, 0.5, 0.3, diff2.NormalizedDescent(0.05, 0.02)),
     "srnsgd": diff2.SRNSGD(6, 2, 2, 2.0, 3.0, diff2.NormalizedDescent(0.05)),
     "dpfedavg": diff2.DPFedAvg(4, 2, 4, 2.0, 0.05, SERVER),
     "dpscaffold": diff2.DPScaffold(4, 2, 4, 2.0, 0.05, SERVER),
 }
 
 
-# One of each kind; what the contract says of the others is tested over all of them, in a folder for each part of it.
-QUICK = {"dpgd", "diff2, bvr", "recursive_diff2", "dpsgd, poisson"}
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in KEPT])
+@pytest.mark.parametrize("name", KEPT)
 def test_our_algorithms_keep_the_contract(name):
     testing.check_algorithm(KEPT[name])
 

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
-from diff2.fitting import classification, regression, trees
+from diff2.fitting import classification, descent, trees
 from diff2.fitting.asking import Answer
 from diff2.fitting.session import Session
 from diff2.fitting.statistics import ClippedDescent
@@ -35,7 +35,7 @@ def without_noise(unclipped: tuple[str, ...] = ()) -> Iterator[None]:
         return Answer(mean.value, 0.0 if statistic.purpose in unclipped else mean.release.sensitivity / mu)
 
     def choose(self: Any, scores: Any, mu: float) -> int:
-        return int(self._cohort.scores(scores).argmax())
+        return int(self._cohort.scores(scores, self._filter.releases, 1 / mu).argmax())
 
     with patch.multiple(Session, ask=ask, choose=choose):
         yield
@@ -50,10 +50,12 @@ def without_clipping() -> Iterator[None]:
 
     with (
         without_noise(("descent", "leaves")),
-        patch.object(regression, "radius_from", largest),
+        patch.object(descent, "radius_from", largest),
         patch.object(trees, "radius_from", largest),
         patch.object(classification, "ClippedDescent", lambda of, radius: ClippedDescent(of, UNCLIPPED * radius)),
-        patch.object(classification, "Leafing", lambda radius, **rest: trees.Leafing(radius=ALL, **rest)),
+        patch.object(
+            classification, "Leafing", lambda questions, radius, **rest: trees.Leafing(questions, radius=ALL, **rest)
+        ),
     ):
         yield
 

@@ -4,7 +4,7 @@ The names below are found on first use, so that ``diff2 --help`` does not wait f
 
 >>> import diff2
 >>> sorted(name for name in diff2.__all__ if name[0].islower())
-['evaluate', 'fit', 'mlp', 'plan', 'prepare', 'rehearse', 'select', 'train']
+['check', 'evaluate', 'fit', 'mlp', 'plan', 'prepare', 'rehearse', 'rounds_for', 'select', 'train']
 """
 
 from importlib import import_module
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .algorithms import DPFedAvg as DPFedAvg
     from .algorithms import DPScaffold as DPScaffold
     from .algorithms import RecursiveDiff2 as RecursiveDiff2
+    from .algorithms import rounds_for as rounds_for
     from .cohorts import LocalCohort as LocalCohort
     from .errors import BudgetExceeded as BudgetExceeded
     from .errors import CheckpointError as CheckpointError
@@ -75,13 +76,18 @@ if TYPE_CHECKING:
     from .training.arguments import Compute as Compute
     from .training.build import prepare as prepare
     from .training.build import train as train
+    from .training.callbacks import MLflowCallback as MLflowCallback
+    from .training.callbacks import RunCallback as RunCallback
+    from .training.callbacks import TensorBoardCallback as TensorBoardCallback
+    from .training.check import ModelCheck as ModelCheck
+    from .training.check import check as check
     from .training.loop import RoundInfo as RoundInfo
     from .training.loop import Training as Training
     from .training.loop import TrainState as TrainState
     from .training.result import TrainResult as TrainResult
 
 _HOMES = {  # by module
-    "algorithms": "ALGORITHMS DPGD DPSGD DPSRM GD SRNSGD Algorithm DPFedAvg DPScaffold Diff2 RecursiveDiff2",
+    "algorithms": "ALGORITHMS DPGD DPSGD DPSRM GD SRNSGD Algorithm DPFedAvg DPScaffold Diff2 RecursiveDiff2 rounds_for",
     "cohorts": "LocalCohort",
     "errors": (
         "BudgetExceeded CheckpointError CompositionWarning Diff2Error GradientFallbackWarning InvalidArgument "
@@ -99,6 +105,8 @@ _HOMES = {  # by module
     ),
     "training.arguments": "Compute",
     "training.build": "prepare train",
+    "training.callbacks": "MLflowCallback RunCallback TensorBoardCallback",
+    "training.check": "ModelCheck check",
     "training.loop": "RoundInfo TrainState Training",
     "training.result": "TrainResult",
 }

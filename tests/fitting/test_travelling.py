@@ -20,7 +20,7 @@ from diff2.fitting.counts import CountResiduals, LogMean
 from diff2.fitting.statistics import ClassShares, ClippedDescent, Residuals, TargetMean
 from diff2.fitting.travelling import STATISTICS, Unpacked, dimension_of, packed
 from diff2.fitting.tree_model import Half
-from diff2.fitting.trees import LeafSums, PairScores
+from diff2.fitting.trees import LeafSums, LeafWeights, PairScores
 from diff2.tables.encode import encode
 from diff2.tables.kinds import Counts, Number, Regression
 from diff2.tables.rows import Rows
@@ -99,7 +99,7 @@ CELLS = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_is_accepted_is_within_its_bounds_for_every_record(asked, data):
     known, statistics = asked
@@ -206,4 +206,13 @@ class TestRefused:
         statistic = of_kind(asked, PairScores)
         if statistic is not None:
             deep = Half(np.zeros(9, dtype=np.int64), np.arange(9))
-            self.refuses(replace(statistic, first=(deep, *statistic.first[1:])), asked[0], "columns of a tree")
+            self.refuses(replace(statistic, first=(deep, *statistic.first[1:])), asked[0], "2 or 3 questions")
+            other = Half(*(part[:2] if len(part) == 3 else np.resize(part, 3) for part in statistic.second[0]))
+            self.refuses(replace(statistic, second=(*statistic.second[1:], other)), asked[0], "columns of a tree")
+
+    def test_a_tree_with_fewer_leaves_than_its_questions_reach(self, asked):
+        """Its sums would be longer for some records than for others."""
+        statistic = of_kind(asked, LeafWeights)
+        if statistic is not None:
+            small = statistic.tree._replace(values=statistic.tree.values[:4])
+            self.refuses(replace(statistic, tree=small), asked[0], "leaves of a tree")

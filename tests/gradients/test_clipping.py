@@ -121,7 +121,7 @@ def test_a_trained_module_is_independent_and_trainable():
 # Single precision: privacy must not depend on rounding
 
 
-@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("distance", DISTANCES[::2])
 @with_fast_engines("paper", "mlp", "sequence, wide", "conv2d", "conv1d, few places", "transformer", "frozen layer")
 def test_one_difference_alone_never_exceeds_the_radius(name, kind, distance):
     case = paper_case(16) if name == "paper" else make_case(name, count=5, dtype=torch.float32)
@@ -168,7 +168,7 @@ def test_a_tiny_error_at_a_huge_input_is_clipped_too(kind):
 
 @both_fast
 @pytest.mark.parametrize("outputs", [1, 2])
-@pytest.mark.parametrize("growth", DISTANCES)
+@pytest.mark.parametrize("growth", DISTANCES[::2])
 def test_a_record_whose_two_terms_nearly_cancel_never_exceeds_the_radius(kind, outputs, growth):
     """a = (1 + t) a' and g = g' / (1 + t): then da (x) g and a' (x) dg are opposite, and their sum is far smaller."""
     generator = torch.Generator().manual_seed(0)

@@ -75,10 +75,9 @@ def with_record(case, row, record):
 
 def rest_of_sum(engine, case, row, ask):
     """Return the sum over all tiles but that of the record, exactly: the sums lie on one grid."""
-    own, count = torch.zeros(len(case.inputs)), len(case.inputs)
-    start = row - row % TILE
-    own[start : start + TILE] = 1
-    return ask(engine, case.records, count) - ask(engine, case.records._replace(weights=own), count)
+    start, count = row - row % TILE, len(case.inputs)
+    own = Records(*(part[start : start + TILE] for part in case.records))
+    return ask(engine, case.records, count) - ask(engine, own, count)
 
 
 def questions(case):

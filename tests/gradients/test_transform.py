@@ -29,6 +29,7 @@ from helpers import (
 )
 
 ALLOWED = 1 + 1e-5
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # of vmap with attention
 
 
 def classes_case(count=70, dtype=torch.float32):
@@ -46,7 +47,7 @@ CASES = {
         name: lambda name=name: make_case(name)
         for name in (
             "mlp", "mlp without biases", "inplace relu", "sequence, wide", "sequence, long", "layer norm", "conv1d",
-            "frozen layer", "frozen first layer", "transformer",
+            "frozen layer", "frozen first layer", "transformer", "encoder, records second",
         )
     },
 }  # fmt: skip
@@ -194,7 +195,7 @@ WIDE = {
 
 
 @pytest.mark.parametrize("name", WIDE)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     size=sizes, inputs=sizes, radius=st.floats(-15, 8), distance=st.floats(-6, 1), rank=st.sampled_from([None, 1, 0])
 )
@@ -271,6 +272,14 @@ def test_a_layer_with_a_frozen_parameter_is_refused():
     transform = Transform({"0": Factors(torch.eye(6), torch.eye(7))})
     with pytest.raises(InvalidArgument, match="layer '0' of the transform has a frozen parameter"):
         ask(engines(case)[0], case.records, 1.0, transform, start_of(case.model))
+
+
+def test_a_layer_that_shares_a_parameter_is_refused_and_probes_leave_it_out():
+    case = make_case("tied")
+    flat, eye = FlatModule(case.model), torch.eye(5)
+    with pytest.raises(InvalidArgument, match="layer 'first' of the transform shares a parameter; leave it out"):
+        Transform({"first": Factors(eye, eye[:4, :4])}).places(flat)
+    assert list(from_probes(flat, case.loss, case.records, start_of(case.model)).layers) == ["head"]
 
 
 def test_a_question_with_a_transform_does_not_travel_to_sites():

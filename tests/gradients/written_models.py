@@ -42,25 +42,25 @@ def mixing(forward):
     return from_function(forward, first=nn.Linear(3, 4), out=nn.Linear(4, 1))
 
 
-def tied():
+def tied(first, second):
     model = from_function(
         lambda self, x: self.out(torch.tanh(self.second(torch.tanh(self.first(x))))),
-        first=nn.Linear(3, 3),
-        second=nn.Linear(3, 3),
+        first=first,
+        second=second,
         out=nn.Linear(3, 1),
     )
     model.second.weight = model.first.weight
     return model
 
 
-def with_parameter():
-    model = from_function(lambda self, x: self.out(torch.tanh(x * self.scale)), out=nn.Linear(3, 1))
-    model.scale = nn.Parameter(torch.tensor([1.0, 2.0, -0.5]))
+def with_parameter(forward, *shape, **layers):
+    model = from_function(forward, **layers)
+    model.extra = nn.Parameter(torch.randn(shape))
     return model
 
 
 FALLBACKS = {
-    "tied weights": lambda: vectors(tied(), 3),
+    "tied norms": lambda: vectors(tied(nn.LayerNorm(3), nn.LayerNorm(3)), 3),
     "a layer called twice": lambda: vectors(
         from_function(
             lambda self, x: self.out(torch.tanh(self.twice(torch.tanh(self.twice(x))))),
@@ -114,16 +114,20 @@ FALLBACKS = {
         2,
         3,
     ),
-    "batch dimension second": lambda: vectors(
-        from_function(
-            lambda self, x: self.out(torch.tanh(self.first(x.transpose(0, 1))).mean(0)),
-            first=nn.Linear(3, 4),
-            out=nn.Linear(4, 1),
-        ),
-        3,
+    "a parameter that is cut along the records": lambda: vectors(
+        with_parameter(lambda self, x: self.out((x + self.extra[: len(x[0])]).prod(1)), 5, 3, out=nn.Linear(3, 1)),
+        5,
         3,
     ),
-    "custom parameter": lambda: vectors(with_parameter(), 3),
+    "a parameter in a product of matrices": lambda: vectors(
+        with_parameter(lambda self, x: self.out(torch.tanh(x @ self.extra)), 3, 3, out=nn.Linear(3, 1)), 3
+    ),
+    "a parameter with a penalty": lambda: vectors(
+        with_parameter(lambda self, x: self.out(x + self.extra) + self.extra.mean(), 3, out=nn.Linear(3, 1)), 3
+    ),
+    "a parameter that is not used": lambda: vectors(
+        with_parameter(lambda self, x: self.out(x), 3, out=nn.Linear(3, 1)), 3
+    ),
     "custom convolution": lambda: vectors(
         nn.Sequential(nn.ConvTranspose1d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(14, 1)), 1, 5
     ),
@@ -156,10 +160,10 @@ FALLBACKS = {
         5,
         3,
     ),
-    "attention layer": lambda: vectors(
+    "attention layer with a key of its own": lambda: vectors(
         from_function(
             lambda self, x: self.out(self.mix(x, x, x)[0].mean(1)),
-            mix=nn.MultiheadAttention(4, 2, batch_first=True),
+            mix=nn.MultiheadAttention(4, 2, batch_first=True, add_bias_kv=True),
             out=nn.Linear(4, 1),
         ),
         5,

@@ -41,7 +41,7 @@ class TestChoice:
 
 
 class TestPrice:
-    @settings(deadline=None, max_examples=50)
+    @settings(deadline=None, max_examples=20)
     @given(st.floats(0.01, 4.0), st.integers(0, 10**6), st.integers(2, 6))
     def test_no_choice_is_told_apart_better_than_gaussians_that_far_apart(self, eta, seed, count):
         """Random mechanisms of bounded range: for every event, the error rates lie above those of the Gaussians."""
@@ -62,7 +62,7 @@ class TestPrice:
         assert bounded_range_mu(eta) == pytest.approx(best, rel=1e-4)
         assert bounded_range_mu(eta) >= best
 
-    @settings(deadline=None, max_examples=50)
+    @settings(deadline=None, max_examples=20)
     @given(st.floats(1e-3, 2.0), st.integers(1, 5000))
     def test_the_rate_costs_no_more_than_it_may(self, mu, sensitivity):
         rate = rate_of(mu, sensitivity)

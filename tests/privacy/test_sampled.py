@@ -16,9 +16,11 @@ from scipy.signal import fftconvolve
 from scipy.stats import norm
 
 from diff2.errors import BudgetExceeded, InvalidArgument
+from diff2.privacy import renyi
 from diff2.privacy import sampled as module
 from diff2.privacy.accounting import gdp_delta, gdp_epsilon
-from diff2.privacy.sampled import fixed_delta, paper_multiplier, renyi_epsilon, renyi_fixed, sampled_epsilon
+from diff2.privacy.renyi import paper_multiplier, renyi_epsilon, renyi_fixed
+from diff2.privacy.sampled import fixed_delta, sampled_epsilon
 
 DELTA = 1e-5
 RECORDS, ROUNDS = 16510, 2000
@@ -251,11 +253,11 @@ def reference_renyi(order, multiplier, rate):
 @pytest.mark.parametrize("rate", [1e-5, 0.03, 0.9, 1.0])
 def test_renyi_curves_are_those_of_the_formulas_in_fifty_digits(order, rate):
     for multiplier in (0.05, 0.4, 1.0, 1.3, 7.0, 1e3):  # of the two in the minimum, both are the smaller somewhere
-        found = renyi_fixed(order, multiplier, rate), module.renyi_poisson(order, multiplier, rate)
+        found = renyi_fixed(order, multiplier, rate), renyi.renyi_poisson(order, multiplier, rate)
         assert found == pytest.approx(reference_renyi(order, multiplier, rate), rel=1e-10, abs=0)
     total = math.fsum(2 * math.comb(order, j) * rate**j for j in range(3, order + 1))  # nothing for order 2
-    assert module.renyi_floor(order, rate) == pytest.approx(math.log1p(total) / (order - 1), rel=1e-12, abs=0)
-    assert renyi_fixed(order, 0.0, rate) == module.renyi_poisson(order, 0.0, rate) == math.inf
+    assert renyi.renyi_floor(order, rate) == pytest.approx(math.log1p(total) / (order - 1), rel=1e-12, abs=0)
+    assert renyi_fixed(order, 0.0, rate) == renyi.renyi_poisson(order, 0.0, rate) == math.inf
 
 
 def test_renyi_of_a_gaussian_is_that_of_a_second_library():
@@ -291,7 +293,7 @@ def test_noise_is_that_of_the_table(batch, epsilon, theorem_9, replace, fixed, p
     assert agrees(poisson, 1, lambda z: price(rate, z, ROUNDS, sampling="poisson"))
     if theorem_9 is None:
         for a in range(2, 257):
-            assert ROUNDS * module.renyi_floor(a, rate) - math.log(DELTA * a) / (a - 1) + math.log1p(-1 / a) > epsilon
+            assert ROUNDS * renyi.renyi_floor(a, rate) - math.log(DELTA * a) / (a - 1) + math.log1p(-1 / a) > epsilon
     else:
         assert agrees(theorem_9, 2, lambda z: renyi_epsilon(0.0, {("fixed", rate, z): ROUNDS}, DELTA))
     # Of this accountant, only the sampled event is for replacement in our sense.
@@ -314,7 +316,7 @@ def test_the_papers_noise_for_bvr_costs_less_than_it_says(epsilon, batch, true):
 
 def test_the_papers_multiplier_is_the_smallest_if_there_is_one():
     rate = 512 / RECORDS
-    floor = ROUNDS * module.renyi_floor(25, rate)
+    floor = ROUNDS * renyi.renyi_floor(25, rate)
     cases = [(2000, 0.0077, 25, 0.5), (1, 0.5, 2, 1e-6), (9, 1.0, 3, 40.0), (ROUNDS, rate, 25, 1.001 * floor)]
     for count, share, order, allowance in cases:
         found = paper_multiplier(count, share, order, allowance)

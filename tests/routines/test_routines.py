@@ -284,7 +284,7 @@ BAD = [
     (lambda: Adam(0.1, floor=math.inf), "floor to be finite"),
     (lambda: Adam(0.1, correct_noise=1), "correct_noise to be True or False, got correct_noise=1"),
     (lambda: Adam(0.1, schedule="x"), "schedule='x'"),
-    (lambda: Averaging(GradientDescent), "routine such as Momentum"),
+    (lambda: Averaging(GradientDescent), "diff2.Routine such as"),
     (lambda: Averaging({"name": "momentum"}), "got routine={'name': 'momentum'}"),
     (lambda: Averaging(GradientDescent(0.1), start=1.0), "start=1.0"),
     (lambda: Averaging(GradientDescent(0.1), start=-0.5), "start=-0.5"),

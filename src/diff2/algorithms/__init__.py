@@ -4,7 +4,7 @@ from .._registry import Registry
 from .base import Algorithm, check_algorithm
 from .diff2 import Diff2
 from .dpgd import DPGD, GD
-from .dpsgd import DPSGD
+from .dpsgd import DPSGD, rounds_for
 from .dpsrm import DPSRM
 from .federated import DPFedAvg, DPScaffold
 from .recursive import RecursiveDiff2
@@ -28,4 +28,5 @@ __all__ = [
     "DPScaffold",
     "Diff2",
     "RecursiveDiff2",
+    "rounds_for",
 ]

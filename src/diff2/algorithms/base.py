@@ -17,6 +17,7 @@ from ..errors import InvalidArgument
 from ..privacy.release import REPLACE_ONE
 from ..questions import GRADIENT, Estimate, Population, Question, Round
 from ..routines import Routine
+from ..routines.given import as_routine
 
 PARTS = ("questions", "estimate")  # what every algorithm must define
 
@@ -73,11 +74,7 @@ class Algorithm:
         at_least("rounds", self.rounds, 1)
         for name in self.radii:
             positive(name, getattr(self, name), infinite=True)
-        if not isinstance(self.routine, Routine):
-            raise InvalidArgument(
-                "expected routine to be a diff2.Routine such as GradientDescent(learning_rate=0.1), got "
-                f"routine={self.routine!r}"
-            )
+        object.__setattr__(self, "routine", as_routine(self.routine))
 
 
 def check_algorithm(kind: type[Algorithm]) -> str:

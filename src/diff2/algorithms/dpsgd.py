@@ -11,11 +11,12 @@ Two ways to draw the batch, which are priced differently; the formula of one mus
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._validate import at_least, one_of
+from .._validate import at_least, one_of, positive
 from ..errors import InvalidArgument
 from ..privacy.release import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from ..questions import Batch, Estimate, Population, Question, Round
@@ -68,3 +69,25 @@ class DPSGD(Algorithm):
     def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
         released = round.release(round.ask(round.questions[0], round.params))
         return Estimate(released.value, released.variance), state
+
+
+def rounds_for(*, epochs: float, batch_size: int, records: int | Sequence[int]) -> int:
+    """Return how many batches a ``DataLoader`` makes in these epochs: the rounds of a run with batches of this size.
+
+    Batches are drawn anew in every round, so an epoch is a count, and no pass through the data: in each round a record
+    takes part with the probability ``batch_size / records``, the sampling rate that the guarantee is computed from.
+
+    Args:
+        records: how many there are, of all clients or of each: public numbers. With Poisson batches, ``public_sizes``.
+
+    >>> rounds_for(epochs=3, batch_size=256, records=60_000)
+    705
+    """
+    positive("epochs", epochs)
+    at_least("batch_size", batch_size, 1)
+    sizes = list(records) if isinstance(records, Sequence) else [records]
+    for size in sizes or [0]:
+        at_least("records", size, 1)
+    if batch_size > sum(sizes):
+        raise InvalidArgument(f"batch_size={batch_size} is more than the {sum(sizes)} records there are; lower it")
+    return math.ceil(epochs * -(-sum(sizes) // batch_size))

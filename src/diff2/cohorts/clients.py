@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .._vectors import Loss
 from ..errors import InvalidArgument, unusable
+from ..gradients.several_inputs import Layout, Part
 from ..models.losses import cross_entropy
 
 
@@ -26,27 +27,31 @@ class Client(NamedTuple):
         return self.inputs.shape[0]
 
 
-def as_clients(clients: Any, loss: Loss, *, dtype: torch.dtype, device: torch.device) -> list[Client]:
+def as_clients(
+    clients: Any, loss: Loss, *, dtype: torch.dtype, device: torch.device
+) -> tuple[list[Client], Layout | None]:
     """Return checked clients from pairs of arrays; a single pair is one client.
 
-    Floating-point inputs get ``dtype``. Nothing is reordered, dropped or filled in.
+    Floating-point inputs get ``dtype``. Nothing is reordered, dropped or filled in. A tuple or dict of arrays as inputs
+    is packed into one tensor; the layout says how.
     """
-    if isinstance(clients, tuple) and len(clients) == 2 and not _is_pair(clients[0]):
+    if isinstance(clients, tuple) and len(clients) == 2 and not (_is_pair(clients[0]) and _is_pair(clients[1])):
         clients = [clients]
     if not isinstance(clients, Sequence) or not clients:
         raise InvalidArgument(
             f"expected clients to be a non-empty list of (inputs, targets) pairs, got {type(clients).__name__}"
         )
-    checked = [_as_client(f"clients[{i}]", pair, loss, dtype, device) for i, pair in enumerate(clients)]
-    first = checked[0]
-    for i, client in enumerate(checked):
+    found = [_as_client(f"clients[{i}]", pair, loss, dtype, device) for i, pair in enumerate(clients)]
+    (first, layout), checked = found[0], [client for client, _ in found]
+    for i, (client, other) in enumerate(found):
+        _same_layout(f"clients[{i}]", other, layout)
         for part, mine, theirs in zip(Client._fields, client, first, strict=True):
             if mine.shape[1:] != theirs.shape[1:] or mine.dtype != theirs.dtype:
                 raise InvalidArgument(
                     f"{part} of clients[{i}] have shape {tuple(mine.shape)} and type {mine.dtype}, those of clients[0] "
                     f"{tuple(theirs.shape)} and {theirs.dtype}; all clients must hold the same columns"
                 )
-    return checked
+    return checked, layout
 
 
 def as_groups(groups: Any, clients: Sequence[Client]) -> list[Tensor]:
@@ -77,20 +82,35 @@ def as_groups(groups: Any, clients: Sequence[Client]) -> list[Tensor]:
     return numbers
 
 
-def as_pair(name: str, pair: Any, loss: Loss, *, dtype: torch.dtype, device: torch.device) -> Client:
-    """Return one checked pair, for example held-out records."""
-    return _as_client(name, pair, loss, dtype, device)
+def as_pair(
+    name: str, pair: Any, loss: Loss, layout: Layout | None, *, dtype: torch.dtype, device: torch.device
+) -> Client:
+    """Return one checked pair whose inputs are those of the clients, for example held-out records."""
+    client, other = _as_client(name, pair, loss, dtype, device)
+    _same_layout(name, other, layout)
+    return client
 
 
 def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple | list) and len(value) == 2 and not isinstance(value[0], int | float)
 
 
-def _as_client(name: str, pair: Any, loss: Loss, dtype: torch.dtype, device: torch.device) -> Client:
+def _same_layout(name: str, layout: Layout | None, expected: Layout | None) -> None:
+    if layout != expected:
+        one, other = ("one tensor" if each is None else str(each) for each in (layout, expected))
+        raise InvalidArgument(
+            f"a record of {name} has the inputs {one}, one of clients[0] {other}; all must hold the same columns"
+        )
+
+
+def _as_client(
+    name: str, pair: Any, loss: Loss, dtype: torch.dtype, device: torch.device
+) -> tuple[Client, Layout | None]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InvalidArgument(f"expected {name} to be a pair (inputs, targets), got {type(pair).__name__}")
     argument = name.partition("[")[0]  # errors about values do not say whose they are
-    inputs, targets = (_as_tensor(argument, values, dtype, device) for values in pair)
+    inputs, layout = as_inputs(name, pair[0], dtype, device)
+    targets = _as_tensor(argument, pair[1], dtype, device)
     if inputs.dim() == 0 or targets.dim() == 0 or inputs.shape[0] == 0:
         raise InvalidArgument(f"{name} holds no record; leave the client out, or check how its data was read")
     if inputs.shape[0] != targets.shape[0]:
@@ -104,7 +124,30 @@ def _as_client(name: str, pair: Any, loss: Loss, dtype: torch.dtype, device: tor
                 "convert them with targets.long()"
             )
         targets = targets.long()
-    return Client(inputs, targets)
+    return Client(inputs, targets), layout
+
+
+def as_inputs(name: str, values: Any, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Layout | None]:
+    """Return the inputs as one tensor, and how they were packed where there are several."""
+    argument, names = name.partition("[")[0], list(values) if isinstance(values, Mapping) else None
+    if names is None and not (isinstance(values, tuple) and values and all(map(_is_array, values))):
+        return _as_tensor(argument, values, dtype, device), None
+    if names is not None and (not names or not all(isinstance(key, str) for key in names)):
+        raise InvalidArgument(f"expected inputs of {name} by name, such as {{'tokens': ..., 'ages': ...}}")
+    arrays = list(values.values()) if isinstance(values, Mapping) else list(values)
+    tensors = [_as_tensor(argument, array, dtype, device) for array in arrays]
+    lengths = {tensor.shape[0] if tensor.dim() else 0 for tensor in tensors}
+    if len(lengths) > 1 or 0 in lengths:
+        raise InvalidArgument(
+            f"the inputs of {name} hold {sorted(lengths)} records; each of them needs the same, one or more"
+        )
+    parts = zip(names or [None] * len(tensors), tensors, strict=True)
+    layout = Layout(tuple(Part(key, tuple(tensor.shape[1:]), tensor.dtype) for key, tensor in parts))
+    return layout.pack(tensors), layout
+
+
+def _is_array(values: Any) -> bool:
+    return len(getattr(values, "shape", ())) > 0
 
 
 def _as_tensor(argument: str, values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -117,7 +160,8 @@ def _as_tensor(argument: str, values: Any, dtype: torch.dtype, device: torch.dev
         tensor = torch.as_tensor(values)
     if tensor is None:
         raise InvalidArgument(
-            f"{argument} cannot be made tensors; give each of inputs and targets as an array of numbers"
+            f"{argument} cannot be made tensors; give each of inputs and targets as an array of numbers, several "
+            "inputs as a tuple or a dict of arrays"
         )
     tensor = tensor.detach().to(device)
     if tensor.dtype.is_floating_point:

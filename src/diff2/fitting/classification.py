@@ -18,7 +18,7 @@ from .columns import Column, histograms_seen, often_missing, uniform_column
 from .linear import LinearModel
 from .preparation import Preparation, Projections, whitening_of, whitening_seen
 from .second_moment import ROOT, as_matrix, noise_norm
-from .slope import Slope
+from .shrinking import Shrinkage
 from .statistics import (
     CONSTANT,
     FREE,
@@ -31,7 +31,7 @@ from .statistics import (
     WhiteningMoment,
 )
 from .tree_model import TreeModel
-from .trees import TREE_SHARE, Leafing, tree_count, with_trees
+from .trees import TREE_SHARE, Leafing, questions_of, tree_count, with_trees
 
 SHARES = {"target": 0.01, "histogram": 0.05, "whitening": 0.05, "gram": 0.20}
 MAX_ROUNDS = 32
@@ -39,6 +39,7 @@ FEW_ROUNDS = 6
 MAX_FEATURES = 200
 LINEAR_BELOW = 600  # records times mu
 CLASS_SIGNAL = 0.2  # of that of a regression, for trees
+TREES_FROM = 1200  # records times mu, of that
 
 
 def fit_classification(
@@ -61,7 +62,8 @@ def fit_classification(
     model = _linear(ask, mu * math.sqrt(1 - TREE_SHARE * trees), weight, preparation, bounds, prior, rng)
     if choose is None or not trees:
         return model
-    leafing = Leafing(radius=public_radius(prior), step=min(1 / prior_curvature(prior), 8.0), classes=classes)
+    questions, step = questions_of(CLASS_SIGNAL * mu / weight), min(1 / prior_curvature(prior), 8.0)
+    leafing = Leafing(questions, radius=public_radius(prior), step=step, classes=classes)
     price = mu * math.sqrt((1 - SHARES["target"]) * TREE_SHARE * trees)
     return with_trees(ask, choose, price, trees, model, leafing, rng)
 
@@ -81,7 +83,8 @@ def class_trees(signal: float, prior: np.ndarray) -> int:
     [15, 0, 0]
     """
     spread = math.sqrt(1 - float(prior @ prior)) / public_radius(prior)
-    return tree_count(CLASS_SIGNAL * signal * min(1.0, spread) / math.sqrt(len(prior) - 1))
+    signal *= CLASS_SIGNAL * min(1.0, spread) / math.sqrt(len(prior) - 1)
+    return tree_count(signal) if signal > TREES_FROM else 0
 
 
 def _linear(
@@ -110,18 +113,18 @@ def _linear(
     theta, offset = np.zeros((len(centred.matrix), classes)), np.log(prior)
     total, first = np.zeros_like(theta), rounds // 2
     curvature = np.concatenate([[1.0], centred.curvature]) * prior_curvature(prior)
-    slope, before = Slope(np.repeat(curvature, classes), doubt=1.0), np.zeros_like(theta)
+    shrinkage, before = Shrinkage(np.repeat(curvature, classes), doubt=1.0), np.zeros_like(theta)
     for round in range(rounds):
         answer = ask(ClippedDescent(Residuals(design, theta, offset), radius), math.sqrt(left / rounds))
         direction = answer.value.reshape(theta.shape)
         direction = direction - direction.mean(axis=1, keepdims=True)
         if round >= max(1, first if rounds >= FEW_ROUNDS else 1):
-            slope.see((before / round).ravel(), theta.ravel(), direction.ravel(), answer.noise_std)
+            shrinkage.see((before / round).ravel(), theta.ravel(), direction.ravel(), answer.noise_std)
         theta = theta + step * direction
         before += theta
         if round >= first:
             total += theta / (rounds - first)
-    return LinearModel(design, total * slope.value, offset)
+    return LinearModel(design, total * shrinkage.factors().reshape(total.shape), offset)
 
 
 def _prepared(

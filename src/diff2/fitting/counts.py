@@ -128,8 +128,11 @@ def fit_counts(
     descent = descent_of(ask, rest, weight, *prepared(ask, rest, weight, preparation, bounds), rng)
     descent = descent._replace(rounds=min(descent.rounds, MAX_ROUNDS))
     offset = math.log(mean)
-    theta = descent.run(
-        ask, lambda theta: CountResiduals(descent.design, theta, np.array(offset), (0.0, high)), high / mean
+    theta, _ = descent.run(
+        ask,
+        lambda theta: CountResiduals(descent.design, theta, np.array(offset), (0.0, high)),
+        high / mean,
+        linear=False,
     )
     model = LinearModel(descent.design, theta, offset)
     answer = ask(RatioMean(model), mu * math.sqrt(factor))

@@ -39,12 +39,24 @@ def half_octaves(largest: float, count: int) -> np.ndarray:
 
 def radius_from(counts: np.ndarray, edges: np.ndarray, noise_std: float) -> float:
     """Return a radius that most values are below, and most of their sum, from counts with noise between the edges."""
-    mass = np.where(counts < 2 * noise_std, 0.0, counts)
+    mass, sizes = _above_noise(counts, edges, noise_std)
     if mass.sum() <= 0:
         return float(edges[-1])
     most = int(np.searchsorted(np.cumsum(mass) / mass.sum(), QUANTILE))
-    sizes = np.append(edges * 2**-0.25, edges[-1])  # about those of the values in each bin
     beyond = np.maximum(sizes - edges[:, None], 0.0) @ mass
     heavy = int(np.argmax(beyond <= CLIPPED * float(mass @ sizes)))
     radius = float(edges[min(most, len(edges) - 1)])
     return max(radius, min(float(edges[heavy]), radius * SMALL_NOISE / max(noise_std, 1e-300)))
+
+
+def clipped_size(counts: np.ndarray, edges: np.ndarray, noise_std: float, radius: float) -> float:
+    """Return the root mean square of the values, each at most the radius."""
+    mass, sizes = _above_noise(counts, edges, noise_std)
+    if mass.sum() <= 0:
+        return radius
+    return float(np.sqrt(mass @ np.minimum(sizes, radius) ** 2 / mass.sum()))
+
+
+def _above_noise(counts: np.ndarray, edges: np.ndarray, noise_std: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the counts that noise does not explain, and about the size of the values in each bin."""
+    return np.where(counts < 2 * noise_std, 0.0, counts), np.append(edges * 2**-0.25, edges[-1])

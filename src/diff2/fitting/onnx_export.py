@@ -26,7 +26,7 @@ from .onnx_graph import IR_VERSION, LOWEST, ML_OPSET, OPSET, Graph
 from .perceptron import ModuleModel, Perceptron
 from .preparation import MAX_WHITENED, Preparation
 from .statistics import CONSTANT, FREE
-from .tree_model import BINS, QUESTIONS, RATE, TreeModel
+from .tree_model import BINS, RATE, TreeModel
 
 TOLERANCE = 1e-6
 
@@ -252,9 +252,9 @@ def _trees(graph: Graph, model: TreeModel, prepared: Prepared, outputs: str) -> 
     limits[by_quantile] = ndtri(limits[by_quantile] / BINS)
     asked = graph("Gather", graph.beside(parts), columns, axis=1)
     answers = graph.cast(graph("GreaterOrEqual", asked, limits), "DOUBLE")
-    questions, count = 2 * QUESTIONS, len(model.trees)
+    questions, count = 2 * len(halves[0].columns), len(model.trees)
     places = np.kron(np.eye(count), 2.0 ** np.arange(questions)[::-1, None])
-    leaves = graph("Add", graph("MatMul", answers, places), 4.0**QUESTIONS * np.arange(count))
+    leaves = graph("Add", graph("MatMul", answers, places), 2.0**questions * np.arange(count))
     values = np.concatenate([tree.values.reshape(len(tree.values), -1) for tree in model.trees])
     added = graph("Gather", values, graph.cast(leaves, "INT64"))  # (rows, trees, 1 or classes)
     return graph("Mul", graph("ReduceSum", added, np.array([1]), keepdims=0), RATE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from .linear import LinearModel
 from .perceptron import ModuleModel, NetworkModel, Perceptron
 from .preparation import Preparation
 from .statistics import Design, Residuals
-from .tree_model import BINS, LEAVES, QUESTIONS, Half, Tree, TreeModel
+from .tree_model import BINS, QUESTIONS, Half, Tree, TreeModel
+from .trees import PairScores
 
 
 def shape_faults(model: LinearModel | TreeModel | NetworkModel, schema: Schema) -> list[str]:
@@ -38,7 +39,11 @@ def part_faults(part: Any, schema: Schema) -> list[str]:
         return list(_of_linear(part, schema))
     if isinstance(part, TreeModel):
         return list(_of_trees(part, schema))
-    return list(_of_half(part)) if isinstance(part, Half) else []
+    if isinstance(part, Tree):
+        return list(_of_halves((part.first, part.second), part.values.shape[:1]))
+    if isinstance(part, PairScores):
+        return list(_of_halves((*part.first, *part.second)))
+    return []
 
 
 def _of_preparation(preparation: Preparation, schema: Schema) -> Iterator[str]:
@@ -114,23 +119,27 @@ def _of_trees(model: TreeModel, schema: Schema) -> Iterator[str]:
             yield "the order of the categories of a column lacks one"
     classes = len(schema.target.values) if isinstance(schema.target, Classes) else 0
     columns = numeric + directions + len(schema.widths) + (classes if classes > 2 else 1)
+    halves = [half for tree in model.trees for half in (tree.first, tree.second)]
+    yield from _of_halves(halves)
     for tree in model.trees:
-        yield from _of_tree(tree, columns, (LEAVES, classes) if classes else (LEAVES,))
+        leaves = 4**tree.first.columns.size
+        yield from _shape("the leaves of a tree", tree.values, (leaves, classes) if classes else (leaves,))
+    if any((half.columns >= columns).any() for half in halves):
+        yield "the columns of a tree are out of range"
 
 
-def _of_tree(tree: Tree, columns: int, leaves: tuple[int, ...]) -> Iterator[str]:
-    yield from _shape("the leaves of a tree", tree.values, leaves)
-    for half in (tree.first, tree.second):
-        yield from _of_half(half)
-        if (half.columns >= columns).any():
-            yield "the columns of a tree are out of range"
-
-
-def _of_half(half: Half) -> Iterator[str]:
-    for name, values in (("columns", half.columns), ("thresholds", half.thresholds)):
-        yield from _shape(f"the {name} of a tree", values, (QUESTIONS,), np.int64)
-        if (values < 0).any() or (name == "thresholds" and (values >= BINS).any()):
-            yield f"the {name} of a tree are out of range"
+def _of_halves(halves: Sequence[Half], leaves: tuple[int, ...] | None = None) -> Iterator[str]:
+    """Yield what is wrong with halves that are used together; all ask the same number of questions."""
+    questions = halves[0].columns.size if halves else QUESTIONS[0]
+    if questions not in QUESTIONS:
+        yield f"a half of a tree should ask {QUESTIONS[0]} or {QUESTIONS[1]} questions"
+    elif leaves is not None and leaves != (4**questions,):
+        yield "the leaves of a tree are not those of its questions"
+    for half in halves:
+        for name, values in (("columns", half.columns), ("thresholds", half.thresholds)):
+            yield from _shape(f"the {name} of a tree", values, (questions,), np.int64)
+            if (values < 0).any() or (name == "thresholds" and (values >= BINS).any()):
+                yield f"the {name} of a tree are out of range"
 
 
 def _shape(

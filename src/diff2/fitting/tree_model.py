@@ -1,7 +1,7 @@
 """A linear model and oblivious trees on its residual: what they ask of a record, and what they predict.
 
-A tree asks six yes-or-no questions, the same of every record, and adds the value of one of 64 leaves. How trees are
-chosen is in ``trees.py``.
+A tree asks four or six yes-or-no questions, the same of every record, and adds the value of one of 16 or 64 leaves.
+How trees are chosen is in ``trees.py``.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ from .preparation import Preparation
 from .second_moment import length_limited
 from .statistics import class_residuals
 
-QUESTIONS = 3  # of a half
-LEAVES = 4**QUESTIONS
+QUESTIONS = (2, 3)  # of a half: for few records, for many
 LEVELS = 511  # whole numbers that a residual as long as the radius is rounded to
 BINS = 250
 RATE = 0.7
 
 
 class Half(NamedTuple):
-    """Three questions: is the bin of this column above this threshold?"""
+    """Two or three questions: is the bin of this column above this threshold?"""
 
     columns: np.ndarray
     thresholds: np.ndarray
 
     def leaves(self, bins: np.ndarray) -> np.ndarray:
-        """Return which of its eight leaves each record is in."""
+        """Return which of its leaves each record is in."""
         found = np.zeros(len(bins), dtype=np.int64)
         for column, threshold in zip(self.columns, self.thresholds, strict=True):
             found = 2 * found + (bins[:, column] > threshold)
@@ -44,11 +43,11 @@ class Tree(NamedTuple):
 
     first: Half
     second: Half
-    values: np.ndarray  # (64,) or (64, classes)
+    values: np.ndarray  # (leaves,) or (leaves, classes)
 
     def leaves(self, bins: np.ndarray) -> np.ndarray:
         """Return the leaf of each record."""
-        return 8 * self.first.leaves(bins) + self.second.leaves(bins)
+        return (self.first.leaves(bins) << len(self.second.columns)) + self.second.leaves(bins)
 
 
 class Binning(NamedTuple):

@@ -1,21 +1,22 @@
 r"""Trees on the residual of a linear model, each chosen whole.
 
-An *oblivious* tree asks six yes-or-no questions, the same of every record, and adds the value of one of 64 leaves. Its
-structure is chosen by the exponential mechanism (``privacy/exponential.py``) among thousands of public candidates, by
+An *oblivious* tree asks six yes-or-no questions, the same of every record, and adds the value of one of 64 leaves; for
+few records four, and 16 leaves, so that each shows more than noise. Its structure is chosen by the exponential
+mechanism (``privacy/exponential.py``) among thousands of public candidates, by
 
 .. math::
     \sum_{\text{leaves}} \Big| \sum_{i \in \text{leaf}} w_i r_i \Big|, \qquad |r_i| \le C.
 
 Replacing a record of weight w takes :math:`w |r|` from one leaf and adds :math:`w |r'|` to one, so it changes the score
 by at most 2 C w, however many candidates there are and however deep they are. Then the sums of the clipped residuals in
-the 64 leaves are released (two records in one leaf, with opposite signs, are 2 C apart) and the leaves' weights
+the leaves are released (two records in one leaf, with opposite signs, are 2 C apart) and the leaves' weights
 (:math:`\sqrt 2` apart).
 
 **Classes.** A record's residual is a vector, one for the class that came less the probabilities, no longer than C. The
 score takes its product with a public random contrast of length one, which is within C; the leaves release all of it.
 
-A candidate is a pair of *halves*, three questions each, so that the scores of all pairs come from one matrix product.
-Residuals are rounded to whole numbers, at most 511 of them to the radius: scores are exact.
+A candidate is a pair of *halves*, two or three questions each, so that the scores of all pairs come from one matrix
+product. Residuals are rounded to whole numbers, at most 511 of them to the radius: scores are exact.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..tables.rows import Rows
-from .asking import Ask, Choose
+from .asking import Answer, Ask, Choose
 from .linear import LinearModel, half_octaves, radius_from
 from .second_moment import ROOT, length_limited
-from .tree_model import BINS, LEAVES, LEVELS, QUESTIONS, Binning, Half, Tree, TreeModel
+from .tree_model import BINS, LEVELS, QUESTIONS, Binning, Half, Tree, TreeModel
 
 MOST_TREES, TREE_SHARE = 15, 0.02  # of the budget, for each
+TREES_FROM, LARGE_TREES_FROM = 500, 8000  # records times mu
 HALVES = 55  # on either side: 3,025 candidates
 SHARES = {"structure": 0.40, "leaves": 0.52, "leaf weights": 0.05, "residuals": 0.03}
 LOOKS = (0, 2, 5, 10, 15, 20)  # trees before which the radius is found anew
@@ -79,7 +81,7 @@ class PairScores:
 
     def scores(self, total: np.ndarray) -> np.ndarray:
         """Return one score per pair from the sums over all records."""
-        sums = np.abs(total).reshape(len(self.first), 8, len(self.second), 8)
+        sums = np.abs(total).reshape(len(self.first), 2 ** len(self.first[0].columns), len(self.second), -1)
         return sums.sum(axis=(1, 3)).ravel().astype(np.int64)
 
 
@@ -105,9 +107,9 @@ class LeafSums:
         leaves, values = self.tree.leaves(self.model.bins(rows, cache)), self.tree.values
         if values.ndim == 1:
             residual = self.model.clipped(rows, self.radius, self.bounds, cache) * (self.radius / LEVELS)
-            return np.bincount(leaves, weights * residual, LEAVES)
+            return np.bincount(leaves, weights * residual, len(values))
         residual = length_limited(self.model.residual(rows, self.bounds, cache), self.radius)
-        return np.stack([np.bincount(leaves, weights * one, LEAVES) for one in residual.T], axis=1).ravel()
+        return np.stack([np.bincount(leaves, weights * one, len(values)) for one in residual.T], axis=1).ravel()
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class LeafWeights:
     diameter: float = ROOT
 
     def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
-        return np.bincount(self.tree.leaves(self.model.bins(rows, cache)), weights, LEAVES)
+        return np.bincount(self.tree.leaves(self.model.bins(rows, cache)), weights, len(self.tree.values))
 
 
 @dataclass
@@ -129,22 +131,23 @@ class Candidates:
     """Draws halves: public numbers, and the halves that were chosen before."""
 
     weights: np.ndarray  # of the columns
+    questions: int  # of a half
     rng: np.random.Generator
     chosen: list[Half] = field(default_factory=list)
 
     def draw(self) -> Half:
-        """Return one to three columns with random thresholds; now and then a question of a half that was chosen."""
+        """Return columns with random thresholds; now and then a question of a half that was chosen."""
         weights = self.weights / self.weights.sum()
         if self.chosen:
             used = np.bincount(np.concatenate([half.columns for half in self.chosen]), minlength=len(weights))
             weights = (weights + used / used.sum()) / 2
         columns = np.resize(
-            self.rng.choice(len(weights), size=int(self.rng.integers(1, QUESTIONS + 1)), p=weights), QUESTIONS
+            self.rng.choice(len(weights), size=int(self.rng.integers(1, self.questions + 1)), p=weights), self.questions
         )
-        thresholds = self.rng.integers(0, BINS - 1, QUESTIONS)
+        thresholds = self.rng.integers(0, BINS - 1, self.questions)
         if self.chosen and self.rng.random() < 0.3:
-            for k in np.flatnonzero(self.rng.random(QUESTIONS) < 0.5):
-                half, place = self.chosen[self.rng.integers(len(self.chosen))], self.rng.integers(QUESTIONS)
+            for k in np.flatnonzero(self.rng.random(self.questions) < 0.5):
+                half, place = self.chosen[self.rng.integers(len(self.chosen))], self.rng.integers(self.questions)
                 columns[k], thresholds[k] = half.columns[place], half.thresholds[place]
         return Half(columns, thresholds)
 
@@ -152,19 +155,26 @@ class Candidates:
 def tree_count(signal: float) -> int:
     """Return how many trees are worth their noise, from records times mu; each gets 2 % of the budget.
 
-    >>> [tree_count(signal) for signal in (1000, 1500, 3000, 20_000)]
-    [0, 8, 15, 15]
+    >>> [tree_count(signal) for signal in (400, 1000, 3000, 20_000)]
+    [0, 7, 15, 15]
     """
-    return min(MOST_TREES, int(MOST_TREES * (signal / 2000) ** 2)) if signal > 1200 else 0
+    return min(MOST_TREES, int(MOST_TREES * signal / 2000)) if signal > TREES_FROM else 0
+
+
+def questions_of(signal: float) -> int:
+    """Return how many questions a half of a tree asks, from records times mu."""
+    return QUESTIONS[signal > LARGE_TREES_FROM]
 
 
 class Leafing(NamedTuple):
     """What trees of a kind of target need: the radius, if it is public, and what a leaf's mean residual is worth."""
 
+    questions: int  # of a half
     bounds: tuple[float, float] = (-math.inf, math.inf)
     radius: float | None = None
     step: float = 1.0
     classes: int = 0
+    largest: float = math.inf  # radius
 
 
 def with_trees(
@@ -185,10 +195,11 @@ def with_trees(
     shares = np.full(columns + oblique + len(preparation.categories) + own, 1 / p)
     shares[columns : columns + oblique] = 1 / max(1, oblique)
     shares[-own:] = 2 / p / own
-    candidates = Candidates(shares, rng)
+    candidates, leaves = Candidates(shares, leafing.questions, rng), 4**leafing.questions
     edges = half_octaves(bounds[1] - bounds[0] if leafing.radius is None else leafing.radius, RADIUS_BINS)
     looks = [number for number in LOOKS if number < count] if leafing.radius is None else []
-    radius, each = float(edges[-1]), {name: mu * math.sqrt(share / count) for name, share in SHARES.items()}
+    radius = min(float(edges[-1]), leafing.largest)
+    each = {name: mu * math.sqrt(share / count) for name, share in SHARES.items()}
     for number in range(count):
         if number in looks:
             sizes = ask(ResidualSizes(found, bounds, edges), mu * math.sqrt(SHARES["residuals"] / len(looks)))
@@ -196,11 +207,11 @@ def with_trees(
         first, second = (tuple(candidates.draw() for _ in range(HALVES)) for _ in range(2))
         contrast = random_contrast(classes, rng) if classes else None
         place = choose(PairScores(found, first, second, radius, bounds, contrast), each["structure"])
-        tree = Tree(first[place // HALVES], second[place % HALVES], np.zeros((LEAVES, classes) if classes else LEAVES))
+        tree = Tree(first[place // HALVES], second[place % HALVES], np.zeros((leaves, classes) if classes else leaves))
         candidates.chosen += [tree.first, tree.second]
         sums = ask(LeafSums(found, tree, radius, bounds), each["leaves"])
         counts = ask(LeafWeights(found, tree), each["leaf weights"])
-        values = leaf_values(sums.value.reshape(tree.values.shape), counts.value, sums.noise_std, radius)
+        values = leaf_values(sums.value.reshape(tree.values.shape), counts, sums.noise_std, radius)
         found = replace(found, trees=(*found.trees, tree._replace(values=leafing.step * values)))
     return found
 
@@ -216,15 +227,29 @@ def random_contrast(classes: int, rng: np.random.Generator) -> np.ndarray:
     return signs / np.linalg.norm(signs)
 
 
-def leaf_values(sums: np.ndarray, counts: np.ndarray, noise_std: float, radius: float) -> np.ndarray:
+def leaf_values(sums: np.ndarray, weights: Answer, noise_std: float, radius: float) -> np.ndarray:
     """Return the mean residual of each leaf, drawn towards zero where noise or few records make it uncertain."""
-    free = 1
+    free, leaves = 1, len(sums)
+    counts = likely_weights(weights)
     if sums.ndim == 2:  # residuals of classes add up to zero
         sums, counts, free = sums - sums.mean(axis=1, keepdims=True), counts[:, None], sums.shape[1] - 1
-    signal = float(np.sum(np.square(sums))) - LEAVES * free * noise_std**2
-    spread = max(signal / free / max(float(np.sum(np.square(counts))), 1e-300), 1e-12)
-    denominator = counts**2 + noise_std**2 / spread + (0.1 / LEAVES) ** 2
+    signal = float(np.sum(np.square(sums))) - leaves * free * noise_std**2
+    spread = max(signal / free / float(np.sum(np.square(counts))), 1e-12)
+    denominator = counts**2 + noise_std**2 / spread + (0.1 / leaves) ** 2
     return np.clip(sums * counts / denominator, -radius, radius)
+
+
+def likely_weights(weights: Answer) -> np.ndarray:
+    """Return positive weights of leaves: drawn towards equal ones, as far as noise explains that they differ.
+
+    >>> likely_weights(Answer(np.array([0.7, 0.3, 0.1, -0.1]), 0.01)).round(2)
+    array([0.7 , 0.3 , 0.1 , 0.02])
+    >>> likely_weights(Answer(np.array([0.7, 0.3, 0.1, -0.1]), 1.0)).round(2)
+    array([0.25, 0.25, 0.25, 0.25])
+    """
+    equal, noise = 1 / len(weights.value), weights.noise_std**2
+    apart = max(float(np.mean((weights.value - equal) ** 2)) - noise, (equal / 4) ** 2)
+    return np.maximum(equal + (weights.value - equal) * apart / (apart + noise), equal / 10)
 
 
 def _directions(columns: int, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -237,7 +262,8 @@ def _directions(columns: int, count: int, rng: np.random.Generator) -> np.ndarra
 
 
 def _indicators(halves: tuple[Half, ...], bins: np.ndarray) -> np.ndarray:
-    found, rows = np.zeros((len(bins), 8 * len(halves)), dtype=np.float32), np.arange(len(bins))
+    leaves, rows = 2 ** len(halves[0].columns), np.arange(len(bins))
+    found = np.zeros((len(bins), leaves * len(halves)), dtype=np.float32)
     for j, half in enumerate(halves):
-        found[rows, 8 * j + half.leaves(bins)] = 1.0
+        found[rows, leaves * j + half.leaves(bins)] = 1.0
     return found

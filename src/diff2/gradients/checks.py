@@ -19,12 +19,14 @@ from .._vectors import Loss
 from ..errors import InvalidArgument, UnsupportedModel
 from .probe import Shapes, made_up_inputs, made_up_targets
 from .records import Records
+from .several_inputs import layout_of
 from .stochastic import Masks, seeded
 
 REMEDY = (
     ". This was tried on made-up records; if the shapes are right, pass example=(inputs, targets): a few public or "
     "made-up records that the model and the loss can take"
 )
+MIXES = "normalises each record by the others of its batch, so no clipping bounds what one record reveals"
 
 
 class Findings(NamedTuple):
@@ -39,12 +41,16 @@ class Findings(NamedTuple):
 def refuse_mixing_layers(module: nn.Module) -> None:
     """Refuse batch normalisation that uses statistics of its batch."""
     for name, layer in module.named_modules():
-        if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
+        if mixes_records(layer):
             raise UnsupportedModel(
-                f"layer {name!r} ({type(layer).__name__}) normalises each record by the others of its batch, so no "
-                "clipping bounds what one record reveals. Replace it by nn.GroupNorm or nn.LayerNorm, or, where it is "
-                "pretrained, freeze it with .eval()"
+                f"layer {name!r} ({type(layer).__name__}) {MIXES}. Replace it by nn.GroupNorm or nn.LayerNorm, or, "
+                "where it is pretrained, freeze it with .eval()"
             )
+
+
+def mixes_records(layer: nn.Module) -> bool:
+    """Whether a layer is batch normalisation that uses statistics of its batch."""
+    return isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
 
 
 def require_full_precision() -> None:
@@ -116,7 +122,8 @@ def _check_forward(module: nn.Module, inputs: Tensor, remedy: str) -> tuple[Tens
             "products of lower precision let a record exceed its clipping radius; switch off autocast in the model"
         )
     if remedy and not torch.isfinite(outputs).all():
-        raise InvalidArgument(f"the outputs of the model are not finite for inputs of shape {shown(inputs)}{remedy}")
+        shape = _inputs_shown(module, inputs)
+        raise InvalidArgument(f"the outputs of the model are not finite for inputs of shape {shape}{remedy}")
     if not torch.equal(outputs, repeated):
         raise UnsupportedModel(
             "two runs of the model with the same random seed differ: the same mask at both iterates cannot be "
@@ -180,7 +187,8 @@ def _forward(module: nn.Module, inputs: Tensor, remedy: str) -> tuple[Tensor, bo
             outputs = module(inputs)
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             raise InvalidArgument(
-                f"the model cannot be applied to inputs of shape {shown(inputs)}: {first_line(error)}{remedy}"
+                f"the model cannot be applied to inputs of shape {_inputs_shown(module, inputs)}: {first_line(error)}"
+                f"{remedy}"
             ) from error
         drawn = not all(map(torch.equal, before, [torch.get_rng_state(), state()]))
     if not isinstance(outputs, Tensor):
@@ -194,6 +202,11 @@ def close(first: Tensor, second: Tensor, dtype: torch.dtype | None = None) -> bo
     if not torch.isfinite(second).all():
         return True  # nothing to compare: such a record counts as zero in every engine
     return float((first - second).norm()) <= tolerance * float(second.norm()) + 1e-30
+
+
+def _inputs_shown(module: nn.Module, inputs: Tensor) -> str:
+    layout = layout_of(module)
+    return shown(inputs) if layout is None else f"{layout}, {len(inputs)} records"
 
 
 def shown(values: Tensor) -> str:

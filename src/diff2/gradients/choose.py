@@ -9,7 +9,9 @@ engine        serves
 ``compiled``  ``nn.Sequential(nn.Linear, nn.Softplus, nn.Linear)`` with biases, nothing frozen, at most 128 features, 32
               units and 12 outputs; loss ``"squared"`` or ``"cross_entropy"``; float32 on a CPU; numba installed
 ``columns``   ``nn.Sequential`` of ``nn.Linear``, with softplus, ReLU, tanh, sigmoid, SiLU, GELU or nothing in between
-``ghost``     a rule for every layer that has parameters (``RULES``), each layer called once and no parameter shared;
+``ghost``     a rule for every layer that is trained (``RULES``), each layer called once; parameters that linear layers,
+              convolutions and embeddings share; ``nn.MultiheadAttention`` (``attention.py``);
+              parameters that a module of one's own uses directly, where they broadcast over the records (``bare.py``);
               with or without dropout, and for groups of rows
 ``vmap``      whatever ``torch.func.vmap`` can differentiate
 ``loop``      whatever PyTorch can differentiate
@@ -35,7 +37,7 @@ from torch import Tensor, nn
 
 from .._validate import one_of
 from .._vectors import Loss, Vector
-from ..errors import GradientFallbackWarning, InvalidArgument
+from ..errors import GradientFallbackWarning, InvalidArgument, UnsupportedModel
 from ..questions.question import Question
 from .checks import Findings, close, first_line, refuse_mixing_layers, require_full_precision, try_model
 from .columns import ColumnsEngine
@@ -101,7 +103,7 @@ def build_engine(
             if engine in ("auto", "portable") and name in ("vmap", "loop"):
                 warnings.warn(
                     f"gradients are computed by the slower '{name}' engine, because {reasons['ghost']}. "
-                    "The guarantee is the same; each round takes longer.",
+                    "The guarantee is the same; each round takes longer. diff2.check(model, inputs) shows all layers.",
                     GradientFallbackWarning,
                     stacklevel=4,
                 )
@@ -134,6 +136,8 @@ def _tried(
         made: Engine = make(module, loss, **options)
         if _agrees(made, loop, found.records, Masks(b"probe") if found.stochastic else None):
             return made
+    except UnsupportedModel as error:
+        return str(error)
     except Exception as error:  # a layer called with named arguments, or a kernel that cannot be compiled here
         return f"the '{name}' engine cannot run it ({first_line(error)})"
     return "its layers are not used in the plain way (called twice, or functionally)"
@@ -150,16 +154,15 @@ def _agrees(engine: Engine, loop: LoopEngine, records: Records, masks: Masks | N
 
     params, previous = near(), near()
     for row in range(records.size):
+        alone = Records(*(part[row : row + 1] for part in records))
         # With masks, a record alone draws other masks than a record in a batch: compare batches of one.
-        one = Records(*(part[row : row + 1] for part in records)) if masks else records
-        weights = torch.ones_like(one.weights) if masks else torch.eye(records.size).to(one.weights)[row]
-        one = one._replace(weights=weights)
+        asked = alone if masks else records._replace(weights=torch.eye(records.size).to(records.weights)[row])
         for radius in (torch.inf, 1e-3):
             for question in (
                 Question.gradient(radius).at(1, params),
                 Question.difference(radius).at(1, params, previous),
             ):
-                fast, slow = (kind.clipped_sum(question, one, masks=masks) for kind in (engine, loop))
-                if not close(fast, slow, start.dtype):
+                fast = engine.clipped_sum(question, asked, masks=masks)
+                if not close(fast, loop.clipped_sum(question, alone, masks=masks), start.dtype):
                     return False
     return True

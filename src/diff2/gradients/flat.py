@@ -48,6 +48,13 @@ class FlatModule:
         """Give the module these parameters."""
         self.vector.copy_(params)
 
+    def part_of(self, parameter: torch.Tensor) -> slice | None:
+        """Return where a parameter, or a part of one, stands in the vector; None: it is frozen."""
+        if parameter.untyped_storage().data_ptr() != self.vector.untyped_storage().data_ptr():
+            return None
+        start = parameter.storage_offset() - self.vector.storage_offset()
+        return slice(start, start + parameter.numel())
+
     def unflatten(self, params: Vector) -> dict[str, torch.Tensor]:
         """Return the vector as named tensors, differentiably."""
         return {name: params[part].view(self._parameters[name].shape) for name, part in self.slices.items()}

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from .._vectors import Loss
+from .attention import unsuited as attention_unsuited
+from .bare import LARGEST
 from .engine import Engine
 from .flat import FlatModule
 from .layers import Linear
@@ -24,6 +26,7 @@ from .stochastic import Masks, seeded
 from .sums import Total, chunk_size
 
 CHUNK_NUMBERS = 1 << 22  # numbers in all features of a chunk: 16 MB in single precision
+FEW, MORE = 16, 4  # as many records may take so many times as much: a pass over very few of them is mostly overhead
 
 
 class _Chunk(NamedTuple):
@@ -41,28 +44,42 @@ class GhostEngine(Engine):
 
     def __init__(self, module: nn.Module, loss: Loss, example: Records, **options: Any):
         super().__init__(module, loss, **options)
-        self._recorder = Recorder(self._own, loss, grouped=self._grouped)
+        rows = Records.of(*(part.flatten(0, 1) for part in example[:2])) if self._grouped else example
+        with seeded(Masks(b"example"), 0):
+            self._recorder = Recorder(self._own, loss, example=rows, grouped=self._grouped)
         self._rules: list[Rule] = self._recorder.rules  # of what is summed
-        rows = Records.of(*(part.flatten(0, 1).unsqueeze(1) for part in example[:2])) if self._grouped else example
+        if self._grouped:
+            rows = Records.of(*(part.unsqueeze(1) for part in rows[:2]))
         with seeded(Masks(b"example"), 0):
             self._row = [_first(feature) for feature in self._recorder.features(rows, {})]
         self._bytes_per_row = sum(map(_own_size, self._row)) * self.flat.vector.element_size()
         self._chunk_sizes: dict[int, int] = {}  # by the number of rows of a record
         self._same_rows = self.chunk_rows or None  # for records of any number of rows
         self.chunk_rows = self._rows_per_chunk(example)
+        self._recorder.try_batch(min(self.chunk_rows * self._rows(example), LARGEST))
 
     @staticmethod
     def unsuited(flat: FlatModule, loss: Loss) -> str | None:
         module = flat.module
-        if sum(1 for _ in module.named_parameters(remove_duplicate=False)) != sum(1 for _ in module.named_parameters()):
-            return "parameters are shared between layers"
+        used: dict[int, list[nn.Module]] = {}
+        for layer in module.modules():
+            for parameter in (one for one in layer.parameters(recurse=False) if flat.part_of(one) is not None):
+                used.setdefault(id(parameter), []).append(layer)
+        for layers in used.values():
+            kinds = {type(layer): RULES.get(type(layer), Rule) for layer in layers}
+            if len(layers) > 1 and any(rule.written is Rule.written for rule in kinds.values()):
+                names = ", ".join(sorted(kind.__name__ for kind in kinds))
+                return f"parameters are shared between layers of which one cannot write out its gradients ({names})"
+        joins = [layer.out_proj for layer in module.modules() if type(layer) is nn.MultiheadAttention]
         for name, layer in module.named_modules():
-            if not any(True for _ in layer.parameters(recurse=False)):
+            if layer in joins or all(flat.part_of(one) is None for one in layer.parameters(recurse=False)):
                 continue
             where = f"{name or 'the model itself'!r} ({type(layer).__name__})"
-            if type(layer) not in RULES:
+            reason = None
+            if type(layer) in RULES or type(layer) is nn.MultiheadAttention:
+                reason = RULES[type(layer)].unsuited(layer) if type(layer) in RULES else attention_unsuited(layer)
+            elif type(layer).__module__.startswith("torch."):
                 return f"there is no rule for layer {where}; diff2.gradients.register_rule adds one"
-            reason = RULES[type(layer)].unsuited(layer)
             if reason is not None:
                 return f"layer {where} {reason}"
         return None
@@ -74,7 +91,9 @@ class GhostEngine(Engine):
             features = [_widened(*pair, rows) for pair in zip(self._recorder.rules, self._row, strict=True)]
             numbers = [feature.a.numel() + feature.g.numel() for feature in features]
             spaces = [rule.workspace(feature) for rule, feature in zip(self._recorder.rules, features, strict=True)]
-            self._chunk_sizes[rows] = chunk_size(CHUNK_NUMBERS // max(1, sum(numbers) + sum(spaces)))
+            shared = [2 * (one.part.stop - one.part.start) for one in self._recorder.shared]
+            each = max(1, sum(numbers) + sum(spaces) + sum(shared))
+            self._chunk_sizes[rows] = chunk_size(max(CHUNK_NUMBERS // each, min(FEW, MORE * CHUNK_NUMBERS // each)))
         return self._same_rows or self._chunk_sizes[rows]
 
     def _rows(self, records: Records) -> int:
@@ -134,11 +153,13 @@ class GhostEngine(Engine):
         return self._terms(now, None)[1]
 
     def _terms(self, now: Sequence[Feature], before: Sequence[Feature] | None) -> tuple[list[Term], Tensor]:
-        rules = self._rules
+        rules, shared = self._rules, self._recorder.shared
         if before is None:
-            terms = [rule.gradient(feature) for rule, feature in zip(rules, now, strict=True)]
+            terms = [rule.gradient(feature) for rule, feature in zip(rules, now, strict=True) if rule.parts]
+            terms += [one.gradient(now) for one in shared]
         else:
-            terms = [rule.difference(*pair) for rule, *pair in zip(rules, now, before, strict=True)]
+            terms = [rule.difference(*pair) for rule, *pair in zip(rules, now, before, strict=True) if rule.parts]
+            terms += [one.difference(now, before) for one in shared]
         squared_norm = terms[0].squared_norm
         for term in terms[1:]:
             squared_norm = squared_norm + term.squared_norm

@@ -33,12 +33,16 @@ class Linear(Rule):
             return self._two_outers(da, feature.g, previous.a, dg)
         return self._positions(torch.cat([da, previous.a], dim=1), torch.cat([feature.g, dg], dim=1), dg)
 
+    def written(self, name: str, feature: Feature) -> Tensor:
+        a, g = (values.reshape(values.shape[0], -1, values.shape[-1]) for values in feature[:2])
+        return g.sum(1) if name == "bias" else (g.transpose(1, 2) @ a).flatten(1)
+
     def workspace(self, feature: Feature) -> int:
         if feature.a.dim() == 2:
             return feature.a.shape[1] * feature.g.shape[1] // BLOCK  # the sums of the blocks
         positions = feature.a[0].numel() // feature.a.shape[-1]
-        size = feature.a.shape[-1] * feature.g.shape[-1]
-        return size if written_out(size, 2 * positions) else 8 * positions**2
+        sizes = feature.a.shape[-1], feature.g.shape[-1]
+        return math.prod(sizes) if written_out(*sizes, 2 * positions) else 8 * positions**2
 
     def _gain(self, a_square: Tensor) -> Tensor:
         """Return the squared norm of the gradient in units of |g|^2: |a|^2 for the weight and 1 for the bias."""
@@ -118,11 +122,16 @@ class Conv(Linear):
             return self._places([feature.a], [dg], dg)
         return self._places([feature.a - previous.a, previous.a], [feature.g, dg], dg)
 
+    def written(self, name: str, feature: Feature) -> Tensor:
+        if name == "bias":
+            return feature.g.flatten(2).sum(2)
+        return (self._channels(feature.g).transpose(2, 3) @ self._patches(feature.a)).flatten(1)
+
     def workspace(self, feature: Feature) -> int:
         places = feature.g[0, 0].numel()
         patch = self.module.weight[0].numel() * self.module.groups
-        size = self.module.weight.numel()
-        return 2 * places * patch + (size if written_out(size, 2 * places) else 8 * places**2)
+        sizes = patch, self.module.weight.numel() // patch
+        return 2 * places * patch + (math.prod(sizes) if written_out(*sizes, 2 * places) else 8 * places**2)
 
     def _places(self, inputs: list[Tensor], errors: list[Tensor], bias: Tensor) -> Term:
         weight = None
@@ -188,6 +197,12 @@ class Embedding(Rule):
 
         return Term(torch.where(moved, lengths.square() * self.raise_by, term.squared_norm), add_sum)
 
+    def written(self, name: str, feature: Feature) -> Tensor:
+        indices, values = self._positions(feature)
+        rows = torch.arange(len(indices), device=indices.device).unsqueeze(1) * self.module.num_embeddings + indices
+        table = values.new_zeros(len(indices) * self.module.num_embeddings, values.shape[2])
+        return table.index_add_(0, rows.flatten(), values.flatten(0, 1)).view(len(indices), -1)
+
     def workspace(self, feature: Feature) -> int:
         return 4 * feature.a[0].numel() ** 2
 
@@ -247,6 +262,15 @@ class LayerNorm(Rule):
         )
 
 
+class RMSNorm(LayerNorm):
+    """``nn.RMSNorm``: a layer norm without a mean and a bias."""
+
+    module: nn.RMSNorm  # type: ignore[assignment]
+
+    def capture(self, layer_input: Tensor) -> Tensor:
+        return F.rms_norm(layer_input, self.module.normalized_shape, eps=self.module.eps)
+
+
 class GroupNorm(LayerNorm):
     """``nn.GroupNorm``: one scale per channel, summed over the places of the channel."""
 
@@ -273,6 +297,7 @@ for _layer, _rule in (
     (nn.Conv2d, Conv),
     (nn.Embedding, Embedding),
     (nn.LayerNorm, LayerNorm),
+    (nn.RMSNorm, RMSNorm),
     (nn.GroupNorm, GroupNorm),
 ):
     register_rule(_layer, _rule)

@@ -73,7 +73,8 @@ class Network:
                 "the model is not an nn.Sequential of nn.Linear layers with at most one known function (softplus, "
                 "ReLU, tanh, sigmoid, SiLU, GELU) between two of them, without hooks"
             )
-        return None
+        parameters = [id(one) for step in steps for one in step.parameters()]
+        return "parameters are shared between layers" if len(set(parameters)) < len(parameters) else None
 
 
 class NetworkEngine(Engine):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .._vectors import Loss
 from ..models.losses import cross_entropy
+from .several_inputs import layout_of
 
 PROBE = 3  # records, or groups, that are tried
 CHUNK_ROWS = 4096  # of records whose indices are looked at together
@@ -43,14 +44,22 @@ class Shapes(NamedTuple):
 
 def made_up_inputs(shapes: Shapes, module: nn.Module, count: int) -> Tensor:
     """Return inputs, no two alike where possible: normal numbers, or whole ones that every embedding knows."""
-    generator, device = torch.Generator().manual_seed(0), next(module.parameters()).device
-    if shapes.inputs_dtype.is_floating_point:
-        return torch.randn(count, *shapes.inputs, generator=generator).to(device, shapes.inputs_dtype)
+    layout = layout_of(module)
+    if layout is None:
+        return _made_up(shapes.inputs, shapes.inputs_dtype, module, count, 0)
+    parts = enumerate(layout.parts)
+    return layout.pack([_made_up(part.shape, part.dtype, module, count, seed) for seed, part in parts])
+
+
+def _made_up(shape: tuple[int, ...], dtype: torch.dtype, module: nn.Module, count: int, seed: int) -> Tensor:
+    generator, device = torch.Generator().manual_seed(seed), next(module.parameters()).device
+    if dtype.is_floating_point:
+        return torch.randn(count, *shape, generator=generator).to(device, dtype)
     tables = [layer.num_embeddings for layer in module.modules() if isinstance(layer, TABLES)]
-    values = min(tables, default=2)
-    inputs = torch.randint(0, values, (count, *shapes.inputs), generator=generator)
+    values = 2 if dtype == torch.bool else min(tables, default=2)
+    inputs = torch.randint(0, values, (count, *shape), generator=generator)
     inputs.view(count, -1)[:, :1] = torch.arange(count).unsqueeze(1) % values
-    return inputs.to(device, shapes.inputs_dtype)
+    return inputs.to(device, dtype)
 
 
 def indices_fit(module: nn.Module, inputs: Iterable[Tensor]) -> bool:

@@ -44,7 +44,7 @@ Before a rule is used it must reproduce, on three made-up records, what autograd
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -55,6 +55,7 @@ from .sums import BLOCK, Total, position_sum, product_sum
 
 SLACK = 32  # units of rounding; 2e-6 of the norm in single precision
 NARROW = 32  # columns that are added up in one chain
+WRITING = 32  # multiplications that take as long as writing and reading one number
 CANCELLATION = 8  # squared size of the products that make up a record's gradient, in units of its squared norm
 
 
@@ -122,6 +123,10 @@ class Rule:
         """Return the term of the per-record differences to the gradients at the previous iterate."""
         raise NotImplementedError
 
+    def written(self, name: str, feature: Feature) -> Tensor:
+        """Return the gradients of a parameter that other layers use as well, (records, size): for :class:`Shared`."""
+        raise NotImplementedError
+
     def workspace(self, feature: Feature) -> int:
         """Return how many numbers a record needs beyond its features, for the choice of the chunk size."""
         return 0
@@ -149,8 +154,8 @@ class Rule:
 
         The norm is taken from the written-out gradients or from the t x t products of the rows, whichever is smaller.
         """
-        size, positions = left.shape[1] * left.shape[3] * right.shape[3], left.shape[2]
-        if written_out(size, positions):
+        positions = left.shape[2]
+        if written_out(left.shape[1] * left.shape[3], right.shape[3], positions):
             return self.explicit((right.transpose(2, 3) @ left).flatten(1), part)
         left_products, right_products = left @ left.transpose(2, 3), right @ right.transpose(2, 3)
         norm = (left_products * right_products).sum((1, 2, 3)).clamp_(min=0)
@@ -208,6 +213,29 @@ class Rule:
         return torch.sub(x, y, out=self._buffer(name, x))
 
 
+class Shared:
+    """A parameter that several layers use: a record's gradient is the sum of theirs, written out.
+
+    The lengths of the parts say nothing about the length of their sum.
+    """
+
+    def __init__(self, part: slice, uses: list[tuple[int, str]], rules: list[Rule]):
+        self.part = part
+        self._uses = uses  # (layer, its name for the parameter)
+        self._rules = rules
+
+    def gradient(self, features: Sequence[Feature]) -> Term:
+        return self._rules[self._uses[0][0]].explicit(self._written(features), self.part)
+
+    def difference(self, features: Sequence[Feature], previous: Sequence[Feature]) -> Term:
+        values = self._written(features) - self._written(previous)
+        return self._rules[self._uses[0][0]].explicit(values, self.part)
+
+    def _written(self, features: Sequence[Feature]) -> Tensor:
+        first, *others = (self._rules[layer].written(name, features[layer]) for layer, name in self._uses)
+        return sum(others, first)
+
+
 RULES: dict[type[nn.Module], type[Rule]] = {}  # by the exact type of a layer
 
 
@@ -236,6 +264,7 @@ def joined(*terms: Term | None) -> Term:
     return Term(sum((term.squared_norm for term in others), first.squared_norm), add_sum)
 
 
-def written_out(size: int, positions: int) -> bool:
+def written_out(inputs: int, outputs: int, positions: int) -> bool:
     """Whether a gradient of this size is cheaper to write out than the products of all pairs of positions."""
-    return size <= 2 * positions**2
+    size, pairs = inputs * outputs, positions**2
+    return size <= 2 * pairs or WRITING * size <= (inputs + outputs) * pairs

@@ -93,6 +93,9 @@ class Transform:
             parts = [flat.slices.get(prefix + own) for own, _ in layer.named_parameters()]
             if None in parts:
                 raise InvalidArgument(f"layer {name!r} of the transform has a frozen parameter; leave it out")
+            every = [one for _, one in flat.module.named_parameters(remove_duplicate=False)]
+            if any(sum(one is own for one in every) > 1 for own in layer.parameters()):
+                raise InvalidArgument(f"layer {name!r} of the transform shares a parameter; leave it out")
             outputs, inputs = layer.weight.shape
             width = inputs + (layer.bias is not None)
             for what, matrix, size in (("inputs", factors.inputs, width), ("errors", factors.errors, outputs)):

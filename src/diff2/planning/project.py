@@ -29,8 +29,7 @@ from ..errors import BudgetExceeded, LedgerError
 from ..privacy import Budget, Ledger
 from ..privacy.attacks import largest_mu
 from ..privacy.composition import profile_of
-from ..privacy.ledger import parse
-from ..privacy.lines import chained, read_line
+from ..privacy.lines import chained, parse, read_line
 from ..privacy.together import Spent, smallest_unit, together
 
 REGISTER, KEY, LOCK, LEDGER = "budget.jsonl", "budget.key", "budget.lock", "ledger.jsonl"
@@ -231,7 +230,7 @@ def _ledgers(folder: Path) -> Iterator[tuple[str, Ledger]]:
             continue
         read = parse(path)  # a line that is cut off released nothing
         read.require_unchanged(path)
-        ledger = read.ledger
+        ledger = Ledger.of(read)
         place = os.path.relpath(path.parent, folder)
         # The hash of the first value that was released tells runs with the same header apart.
         first = ledger.releases[0].sha256 if ledger.releases else ""

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from ..errors import InvalidArgument, LedgerError
 from ..privacy import BoundedMean, Ledger, Release
 from ..privacy.exponential import RATE_BITS, rate_of
-from ..privacy.ledger import parse
-from ..privacy.lines import SHA256
+from ..privacy.lines import SHA256, parse
 from ..privacy.mechanism import noise_scale
 from ..privacy.release import EXPONENTIAL, GAUSSIAN, NONE, ZERO
 from ..questions import SCALING, Question, Smoothness
@@ -57,7 +56,7 @@ def verify(path: str | os.PathLike[str]) -> Verified:
     """Read a ledger file; raise LedgerError, with line and field, where anything contradicts anything else."""
     found = parse(Path(path))
     found.require_whole(path)
-    ledger, first, last = found.ledger, f"{path}, line 1", len(found.ledger.releases) + 2
+    ledger, first, last = Ledger.of(found), f"{path}, line 1", len(found.releases) + 2
     _check_notes(first, ledger.header)
     filtered = ledger.header["algorithm"]["name"] in FILTERED
     noise = None if filtered else read_plan(first, ledger.header)

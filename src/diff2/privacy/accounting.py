@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from .discrete import discrete_epsilon
 
@@ -54,6 +54,7 @@ def log_normal(x: float) -> float:
     return -x * x / 2 - math.log(-x) - math.log(2 * math.pi) / 2 + math.log1p(-series)
 
 
+@lru_cache(maxsize=4096)
 def gdp_epsilon(mu: float, delta: float) -> float:
     """Return the smallest epsilon for which a mu-GDP mechanism is (epsilon, delta)-DP, rounded up.
 
@@ -67,9 +68,10 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     high = 1.0
     while gdp_delta(mu, high) > delta:
         high *= 2
-    return _bisect(lambda epsilon: gdp_delta(mu, epsilon) <= delta, 0.0, high)[1]
+    return bisect(lambda epsilon: gdp_delta(mu, epsilon) <= delta, 0.0, high)[1]
 
 
+@lru_cache(maxsize=4096)
 def gdp_mu(epsilon: float, delta: float) -> float:
     """Return the largest mu for which every mu-GDP mechanism is (epsilon, delta)-DP, rounded down.
 
@@ -81,7 +83,7 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     high = 1.0
     while gdp_delta(high, epsilon) <= delta:
         high *= 2
-    return _bisect(lambda mu: gdp_delta(mu, epsilon) > delta, 0.0, high)[0]
+    return bisect(lambda mu: gdp_delta(mu, epsilon) > delta, 0.0, high)[0]
 
 
 def total_mu(multipliers: Iterable[float]) -> float:
@@ -125,7 +127,7 @@ def epsilon_path(multipliers: Iterable[float], delta: float, points: int = 64) -
     return [*np.minimum(path[:-1], total).tolist(), total]
 
 
-def _bisect(above: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+def bisect(above: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
     """Return neighbours around the point where ``above`` turns true; it is false at ``low``, true at ``high``."""
     for _ in range(_STEPS):
         middle = (low + high) / 2

@@ -33,6 +33,7 @@ from .release import FIXED, FULL, POISSON, Release
 
 ACCOUNTINGS = ("exact", "paper")
 CLOSE = 2e-5  # share of the budget that numerical calibration may leave unused
+MOST_GUESSES = 200  # then the bracket is halved: where the cost falls like 1/x^2, guesses alternate between its ends
 
 
 Kind = tuple[str, str, float]  # purpose, sampling, rate
@@ -107,7 +108,7 @@ def _alone(
                 "accounting='paper' has no formula for Poisson batches, which the paper does not use; use "
                 "accounting='exact', or sampling='fixed'"
             )
-        from .sampled import paper_multiplier
+        from .renyi import paper_multiplier
 
         order = paper_order(budget)
         gaussian = math.sqrt(full * order / (share * budget.epsilon))
@@ -155,7 +156,7 @@ def _priced(profile: Profile, multipliers: Mapping[str, float]) -> dict[tuple[st
 def _solve(cost: Callable[[float], float], target: float, close: float, start: float = 1.0) -> float:
     """Return x with cost(x) in [target (1 - close), target]; cost falls in x."""
     low, high = 0.0, math.inf  # cost(low) > target >= cost(high)
-    x = start
+    x, guesses = start, 0
     while True:
         value = cost(x)
         if value > target:
@@ -166,7 +167,8 @@ def _solve(cost: Callable[[float], float], target: float, close: float, start: f
                 return x
         # Where the cost is about a power of x, this is Newton's step; kept inside the bracket.
         guess = x * min(max((value / target) * (1 + close / 2), 0.25), 4.0)
-        if not low < guess < high:
+        guesses += 1
+        if not low < guess < high or guesses > MOST_GUESSES:
             guess = (low + high) / 2 if math.isfinite(high) else 2 * low
         x = guess
 

@@ -21,7 +21,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._files import plain
 from .._numbers import epsilon_text
@@ -29,7 +29,7 @@ from ..errors import BudgetExceeded, LedgerError
 from .accounting import epsilon_path
 from .composition import Exposed, exposure_epsilon, exposure_of, price, profile_of, profiles, total_epsilon
 from .guarantee import Guarantee
-from .lines import END_FIELDS, FORMAT, HEADER_FIELDS, chained, check_release, read_line, read_release, require_fields
+from .lines import FORMAT, Parsed, chained, parse
 from .release import FULL, Release
 
 KNOTS = 8  # rounds at which a path is priced
@@ -64,7 +64,7 @@ class Ledger:
         found = parse(Path(path))
         found.require_whole(path)
         found.require_unchanged(path)
-        return found.ledger
+        return cls.of(found)
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str]) -> Ledger:
@@ -74,8 +74,20 @@ class Ledger:
         found.require_unchanged(path)
         if found.torn:
             os.truncate(target, target.stat().st_size - found.torn)
-        found.ledger.path = target
-        return found.ledger
+        ledger = cls.of(found)
+        ledger.path = target
+        return ledger
+
+    @classmethod
+    def of(cls, found: Parsed) -> Ledger:
+        """Return the ledger of a file that was read."""
+        ledger = cls(found.header)
+        for release in found.releases:
+            ledger._append(release)
+        ledger.chain = found.chain
+        if found.end:
+            ledger.complete, ledger.model, ledger.end = True, found.end["model"], found.end
+        return ledger
 
     def rewind(self, round: int) -> None:
         """Say that rounds after ``round`` will be computed again."""
@@ -242,79 +254,3 @@ class Ledger:
             with open(self.path, "a", encoding="utf-8") as file:
                 file.write(text + "\n")
             self.chain = chain
-
-
-class Parsed(NamedTuple):
-    """What is in a file."""
-
-    ledger: Ledger
-    torn: int  # length in bytes of a last line that was cut off
-    changed: int | None  # the first line that does not fit its chain
-    repeated: int | None  # the first line with the round, purpose and step of an earlier one
-
-    def require_whole(self, path: str | os.PathLike[str]) -> None:
-        """Refuse a file whose last line is cut off."""
-        if self.torn:
-            raise LedgerError(
-                f"{path}, line {len(self.ledger.releases) + 2}: the last line is cut off. Its value never left the "
-                "mechanism; resume the run, or remove that line, and try again"
-            )
-
-    def require_unchanged(self, path: str | os.PathLike[str], look_at: str = "") -> None:
-        """Refuse a file with a line that does not fit its chain, or has the noise of an earlier one."""
-        if self.changed is not None:
-            raise LedgerError(
-                f"{path}, line {self.changed}: the line was changed after it was written, or does not follow the one "
-                f"before: its chain does not fit.{look_at} Restore the file from a copy"
-            )
-        if self.repeated is not None:
-            raise LedgerError(f"{path}, line {self.repeated}: a second release of a round that is not priced as one")
-
-
-def parse(path: Path) -> Parsed:
-    """Read a file and check each line by itself."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise LedgerError(f"no ledger at {path}; give the path of a ledger.jsonl file") from None
-    *lines, rest = data.split(b"\n")
-    if not lines:
-        raise LedgerError(f"{path} has no complete header line; it is not a ledger, or its run never started")
-    where = f"{path}, line 1"
-    header, chain, fits = read_line(where, lines[0], "", "header")
-    if header.pop("format", None) != FORMAT:
-        raise LedgerError(f"{where}: expected ledger format {FORMAT}; read it with the version that wrote it")
-    require_fields(where, header, HEADER_FIELDS | {"kind"})
-    ledger = Ledger({name: value for name, value in header.items() if name != "kind"})
-    changed, repeated = None if fits else 1, None
-    for number, text in enumerate(lines[1:], start=2):
-        where = f"{path}, line {number}"
-        if ledger.complete:
-            raise LedgerError(f"{where}: nothing may follow the closing line, line {number - 1}")
-        fields, chain, fits = read_line(where, text, chain, "release", "end")
-        changed = number if changed is None and not fits else changed
-        if fields["kind"] == "end":
-            require_fields(where, fields, END_FIELDS)
-            ledger.complete, ledger.model, ledger.end = True, fields["model"], fields
-            del fields["kind"]
-            continue
-        release = _read_release(ledger, where, fields)
-        known = {line.sha256 for line in ledger._known.get(release.label, [])}
-        if repeated is None and known and (release != release.again() or release.sha256 in {"", *known}):
-            repeated = number
-        ledger._append(release)
-    ledger.chain = chain
-    return Parsed(ledger, len(rest), changed, repeated)
-
-
-def _read_release(ledger: Ledger, where: str, fields: dict[str, Any]) -> Release:
-    del fields["kind"]
-    number = fields.pop("release", None)
-    if number != len(ledger.releases) + 1:
-        raise LedgerError(f"{where}: expected release {len(ledger.releases) + 1}, got {number!r}; a line is missing")
-    try:
-        release = read_release(fields)
-    except ValueError as error:
-        raise LedgerError(f"{where}: {error}; restore the file from a copy") from None
-    check_release(where, release)
-    return release

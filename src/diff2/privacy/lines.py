@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ..errors import LedgerError
 from .release import EXPONENTIAL, FIXED, FULL, GAUSSIAN, NONE, POISSON, ZERO, Release
@@ -25,7 +27,7 @@ HEADER_FIELDS = frozenset(
         *("dimension", "engine", "seeded", "leaks", "columns", "run_file", "signed_by", "library", "version", "time"),
     }
 )
-END_FIELDS = frozenset(("kind", "guarantee", "released_epsilon", "model"))
+END_FIELDS = frozenset(("guarantee", "released_epsilon", "model"))
 MARK = ', "chain": "'
 FIELDS: dict[str, type] = {
     **dict.fromkeys(("round", "step", "leaves", "dimension", "parties"), int),
@@ -34,6 +36,73 @@ FIELDS: dict[str, type] = {
 }
 SHA256 = re.compile("[0-9a-f]{64}")
 WORDS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+
+class Parsed(NamedTuple):
+    """What is in a file."""
+
+    header: dict[str, Any]
+    releases: list[Release]
+    end: dict[str, Any]  # the closing line; empty where there is none
+    chain: str  # of the last line
+    torn: int  # length in bytes of a last line that was cut off
+    changed: int | None  # the first line that does not fit its chain
+    repeated: int | None  # the first line with the round, purpose and step of an earlier one
+
+    def require_whole(self, path: str | os.PathLike[str]) -> None:
+        """Refuse a file whose last line is cut off."""
+        if self.torn:
+            raise LedgerError(
+                f"{path}, line {len(self.releases) + 2}: the last line is cut off. Its value never left the "
+                "mechanism; resume the run, or remove that line, and try again"
+            )
+
+    def require_unchanged(self, path: str | os.PathLike[str], look_at: str = "") -> None:
+        """Refuse a file with a line that does not fit its chain, or has the noise of an earlier one."""
+        if self.changed is not None:
+            raise LedgerError(
+                f"{path}, line {self.changed}: the line was changed after it was written, or does not follow the one "
+                f"before: its chain does not fit.{look_at} Restore the file from a copy"
+            )
+        if self.repeated is not None:
+            raise LedgerError(f"{path}, line {self.repeated}: a second release of a round that is not priced as one")
+
+
+def parse(path: Path) -> Parsed:
+    """Read a file and check each line by itself."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise LedgerError(f"no ledger at {path}; give the path of a ledger.jsonl file") from None
+    *lines, rest = data.split(b"\n")
+    if not lines:
+        raise LedgerError(f"{path} has no complete header line; it is not a ledger, or its run never started")
+    where = f"{path}, line 1"
+    header, chain, fits = read_line(where, lines[0], "", "header")
+    if header.pop("format", None) != FORMAT:
+        raise LedgerError(f"{where}: expected ledger format {FORMAT}; read it with the version that wrote it")
+    del header["kind"]
+    _require_fields(where, header, HEADER_FIELDS)
+    releases: list[Release] = []
+    known: dict[tuple[int, str, int], set[str]] = {}  # hashes of released values, by label
+    changed, repeated, end = None if fits else 1, None, dict[str, Any]()
+    for number, text in enumerate(lines[1:], start=2):
+        where = f"{path}, line {number}"
+        if end:
+            raise LedgerError(f"{where}: nothing may follow the closing line, line {number - 1}")
+        fields, chain, fits = read_line(where, text, chain, "release", "end")
+        changed = number if changed is None and not fits else changed
+        if fields.pop("kind") == "end":
+            _require_fields(where, fields, END_FIELDS)
+            end = fields
+            continue
+        release = _numbered(where, fields, len(releases) + 1)
+        hashes = known.setdefault(release.label, set())
+        if repeated is None and hashes and (release != release.again() or release.sha256 in {"", *hashes}):
+            repeated = number
+        hashes.add(release.sha256)
+        releases.append(release)
+    return Parsed(header, releases, end, chain, len(rest), changed, repeated)
 
 
 def chained(fields: Mapping[str, Any], before: str) -> tuple[str, str]:
@@ -62,11 +131,23 @@ def read_line(where: str, line: bytes, before: str, *kinds: str) -> tuple[dict[s
     return fields, found, rest == hashlib.sha256((before + body).encode()).hexdigest() + '"}' == found + '"}'
 
 
-def require_fields(where: str, fields: Mapping[str, Any], expected: frozenset[str]) -> None:
+def _require_fields(where: str, fields: Mapping[str, Any], expected: frozenset[str]) -> None:
     """Refuse a line that lacks a field, or has one more."""
     for what, names in (("lacks", expected - set(fields)), ("has the unknown", set(fields) - expected)):
         if names:
             raise LedgerError(f"{where}: the line {what} field {sorted(names)[0]!r}; restore the file from a copy")
+
+
+def _numbered(where: str, fields: dict[str, Any], expected: int) -> Release:
+    number = fields.pop("release", None)
+    if number != expected:
+        raise LedgerError(f"{where}: expected release {expected}, got {number!r}; a line is missing")
+    try:
+        release = read_release(fields)
+    except ValueError as error:
+        raise LedgerError(f"{where}: {error}; restore the file from a copy") from None
+    _check_release(where, release)
+    return release
 
 
 def read_release(fields: Mapping[str, Any]) -> Release:
@@ -86,7 +167,7 @@ def read_release(fields: Mapping[str, Any]) -> Release:
     return Release(**values, members=members)
 
 
-def check_release(where: str, release: Release) -> None:
+def _check_release(where: str, release: Release) -> None:
     """Refuse a line that describes no release, or claims a better price than its own noise and sensitivity justify."""
     needed = release.multiplier * release.sensitivity * math.sqrt(release.nodes)
     justified = {

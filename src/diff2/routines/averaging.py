@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .._vectors import Vector, zeros
-from ..errors import InvalidArgument
 from ..questions import Estimate, Population, Question, Round
 from .base import Routine, fraction
+from .given import as_routine
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,7 @@ class Averaging(Routine):
     name: ClassVar[str] = "averaging"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.routine, Routine):
-            raise InvalidArgument(
-                f"expected routine to be a routine such as Momentum(learning_rate=0.1), got routine={self.routine!r}"
-            )
+        object.__setattr__(self, "routine", as_routine(self.routine))
         fraction("start", self.start)
         if self.decay is not None:
             fraction("decay", self.decay)

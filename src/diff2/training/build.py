@@ -17,7 +17,8 @@ from ..algorithms import Algorithm
 from ..cohorts import Client, LocalCohort, PerClientCohort
 from ..cohorts.clients import as_clients, as_groups, as_pair
 from ..cohorts.slots import EXACT_SIZES, slots_of
-from ..errors import InvalidArgument
+from ..cohorts.torch_datasets import tensors_of, with_tensors
+from ..errors import InvalidArgument, UnsupportedModel
 from ..gradients import Engine, Shapes, build_engine
 from ..models.losses import resolve_loss
 from ..planning import Plan, plan
@@ -68,11 +69,15 @@ def train(
     Args:
         model: starts from the parameters it has; is not changed.
         loss: ``"squared"``, ``"cross_entropy"``, or a callable (outputs, targets) -> one loss per record.
-        clients: a list of (inputs, targets) pairs, one per client; a single pair is one client.
+        clients: a list of (inputs, targets) pairs, one per client; a single pair is one client. In the place of a pair
+            also a ``Dataset`` or ``DataLoader`` of PyTorch with (input, target) as records: it is read once, and how
+            a loader batches and shuffles is not used. Inputs may be a tuple of arrays, which the model gets as
+            positional arguments, or a dict of arrays, which it gets by name.
         algorithm: ``Diff2`` or another algorithm with its settings.
         budget: what the whole run may cost.
         seed: None takes the noise from the operating system. A seed makes the run repeatable and *not private*.
-        callbacks: called after each round with (state, info); returning True ends the run.
+        callbacks: called after each round with (state, info); returning True ends the run. A :class:`diff2.RunCallback`
+            also hears of its beginning and its end.
         progress: show a bar; by default where standard error is a terminal; ``"lines"``: lines where it is none.
         options: see :func:`prepare`.
 
@@ -127,7 +132,7 @@ def prepare(
         directory: keeps ledger.jsonl and checkpoint.pt; without it both are in memory only.
         resume: resume the run in ``directory``, or start it if there is none.
         metrics_every: compute exact losses and gradient norms every this many rounds. They leak; a warning says so.
-        holdout: an (inputs, targets) pair whose exact loss is computed as well.
+        holdout: an (inputs, targets) pair, or a dataset, whose exact loss is computed as well.
         leaks: what else the caller knows to have left without noise (for example: scaling by the data's own range).
         strict: refuse leaks instead of warning.
         opening: a release about all records that is made now, before the first round, out of the same budget.
@@ -144,7 +149,12 @@ def prepare(
         raise InvalidArgument(f"expected model to be a torch.nn.Module, got {type(model).__name__}")
     untouched = copy.deepcopy(model)
     dtype, device = placement(model, compute)
-    checked = as_clients(clients, loss_function, dtype=dtype, device=device)
+    clients, holdout = with_tensors(clients, sizes_are_public=public_sizes is None), tensors_of("holdout", holdout)
+    checked, layout = as_clients(clients, loss_function, dtype=dtype, device=device)
+    example = compute.example
+    if layout is not None:
+        model = layout.on(model)
+        example = example and as_pair("example", example, loss_function, layout, dtype=dtype, device=device)
     numbers = None if groups is None else as_groups(groups, checked)
     adjacency = getattr(algorithm, "adjacency", None)  # what is no algorithm is refused below
     noise_plan = plan(
@@ -152,11 +162,15 @@ def prepare(
         opening_share=None if opening is None else opening.share,
         dimension=sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
     )  # fmt: skip
-    engine, stochastic = build_engine(
-        model, loss_function, Shapes.of(*checked[0]), dtype=dtype, device=device, chunk_rows=compute.chunk_rows,
-        grouped=numbers is not None, engine=compute.engine, example=compute.example,
-    )  # fmt: skip
-    check_values(engine, loss_function, checked, compute.example)
+    try:
+        engine, stochastic = build_engine(
+            model, loss_function, Shapes.of(*checked[0]), dtype=dtype, device=device, chunk_rows=compute.chunk_rows,
+            grouped=numbers is not None, engine=compute.engine, example=example,
+        )  # fmt: skip
+    except UnsupportedModel as error:
+        error.add_note("diff2.check(model, inputs) lists all layers, and what to put in the place of those refused")
+        raise
+    check_values(engine, loss_function, checked, example)
     if adjacency == ADD_OR_REMOVE_ONE and public_sizes is None:
         leaks = (*leaks, EXACT_SIZES)
     named_leaks = declare_leaks(budget, metrics_every, holdout, leaks, strict)
@@ -175,7 +189,7 @@ def prepare(
         settings={
             "loss": loss_name,
             "model": repr(model),
-            "inputs": [list(client.inputs.shape) for client in checked],
+            "inputs": [list(client.inputs.shape) for client in checked] if layout is None else str(layout),
             "targets": [list(client.targets.shape) for client in checked],
             "by_client": compute.by_client,
             "opening": opening,
@@ -190,7 +204,7 @@ def prepare(
         checked, holdout = _opened(opening, checked, holdout, noise_plan, run, mechanism)
     kind = PerClientCohort if compute.by_client else LocalCohort
     cohort = kind(engine, checked, noise_plan.population, source=run.noise, stochastic=stochastic, groups=numbers)
-    held = None if holdout is None else as_pair("holdout", holdout, loss_function, dtype=dtype, device=device)
+    held = None if holdout is None else as_pair("holdout", holdout, loss_function, layout, dtype=dtype, device=device)
     metrics = None
     if metrics_every is not None:
         metrics = ExactMetrics(engine, loss_function, cohort, protection.weighting, metrics_every, held)

@@ -21,6 +21,7 @@ from ..gradients import Engine, FlatModule
 from ..planning import Plan
 from ..privacy import Mechanism
 from ..questions import Cohort, Round
+from .callbacks import RunCallback
 from .directory import RunDirectory
 from .metrics import ExactMetrics
 from .model_file import model_digest
@@ -138,6 +139,9 @@ class Training:
         state, resumed = self.init(), self.directory.resumed
         ledger, rounds = self.mechanism.ledger, self.plan.algorithm.rounds
         history = [] if resumed is None else list(resumed.history)
+        followers = [one for one in callbacks if isinstance(one, RunCallback) and not self.directory.complete]
+        for follower in followers:
+            follower.begin(self.plan)
         if not self.directory.complete:
             ledger.rewind(state.round)
             saved = time.monotonic()
@@ -158,14 +162,11 @@ class Training:
         self.directory.sign(ledger)
         if not self.directory.complete:
             self.directory.save(state._asdict(), history, complete=True)
-        return TrainResult(
-            model=model,
-            params=state.output.clone(),
-            history=history_table(history, ledger),
-            ledger=ledger,
-            plan=self.plan,
-            engine=self.engine.name,
-        )
+        table = history_table(history, ledger)
+        result = TrainResult(model, state.output.clone(), table, ledger, self.plan, self.engine.name)
+        for follower in followers:
+            follower.end(result)
+        return result
 
 
 def _row(info: RoundInfo) -> dict[str, Any]:

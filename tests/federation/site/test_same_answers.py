@@ -305,7 +305,7 @@ def test_two_sites_with_other_records_of_the_same_number_tell_the_same(keys, tmp
 
 
 @pytest.mark.filterwarnings("ignore::diff2.WeakDeltaWarning")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_two_sites_tell_the_same_of_a_fit(keys, tmp_path_factory, data):
     one, other = data.draw(tables)
@@ -359,7 +359,7 @@ wild = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     rows=st.lists(st.tuples(wild, wild, wild, wild), min_size=1, max_size=6),
     encoding=st.sampled_from([NUMBERS, CLASSES, FREE]),
@@ -375,7 +375,7 @@ def test_no_table_of_a_sites_own_function_is_refused(rows, encoding):
         assert len(group_numbers(cells["z"], Client(inputs, targets))) == len(rows)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     rows=st.lists(st.tuples(wild, wild, wild, wild, wild), min_size=1, max_size=6),
     place=st.integers(0, len(FITS) - 1),
@@ -391,7 +391,7 @@ def test_no_table_of_a_sites_own_function_is_refused_for_a_fit(rows, place):
         assert (np.abs(np.nan_to_num(found.encoded.rows.numeric)) <= LARGEST).all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     values=st.lists(st.tuples(st.floats(), st.floats(), st.floats()), min_size=1, max_size=6),
     dtype=st.sampled_from(["f4", "f8", "i8", "u1", "U8", "c16"]),

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from ..._files import locked, plain
 from ...errors import LedgerError
 from ...privacy.composition import total_epsilon
-from ...privacy.ledger import read_release
+from ...privacy.lines import read_release
 from ...privacy.release import Release
 from ..faults import CannotWrite
 from ..wire.request import Label
