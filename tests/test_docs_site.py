@@ -40,8 +40,13 @@ def test_every_page_stands_once_in_the_navigation():
 
 def test_every_public_name_has_a_place_in_the_api():
     text = "\n".join(api.api_pages().values())
-    missing = [name for name in diff2.__all__ if f"::: diff2.{name}\n" not in text and not hasattr(errors, name)]
+    missing = [name for name in diff2.__all__ if f".{name}\n" not in text and not hasattr(errors, name)]
     assert missing == ["__version__"]
+
+
+def test_a_function_is_not_taken_for_its_module():
+    assert doctest.testmod(api).failed == 0
+    assert "::: diff2.planning.plan.plan\n" in api.api_pages()["api/privacy.md"]
 
 
 def test_every_command_and_option_is_on_the_page_of_commands():

@@ -67,6 +67,16 @@ def api_pages() -> dict[str, str]:
     }
 
 
+def path_of(name: str) -> str:
+    """Return where a public name is found: not beside a module of the same name, which would be taken for it.
+
+    >>> path_of("fit"), path_of("train")
+    ('diff2.fitting.fit.fit', 'diff2.train')
+    """
+    home = getattr(getattr(diff2, name), "__module__", "")
+    return f"{home}.{name}" if home.endswith(f".{name}") else f"diff2.{name}"
+
+
 def _page(page: str, head: str, names: list[str]) -> str:
     parts, seen = [head], set()
     for name in names:
@@ -76,7 +86,7 @@ def _page(page: str, head: str, names: list[str]) -> str:
             if module.__name__ not in seen:
                 seen.add(module.__name__)
                 parts.append(_about(module.__name__))
-        parts.append(f"::: diff2.{name}\n")
+        parts.append(f"::: {path_of(name)}\n")
     return "\n".join([*parts, *(f"::: {path}\n" for path in MORE.get(page, []))])
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import griffe
 from latex2mathml.converter import convert
+from tools.docs.api import path_of
 
 import diff2
 
@@ -50,10 +51,11 @@ def _link(role: str, short: str, name: str, home: str) -> str:
     bare = name.removeprefix("diff2.")
     last = bare.rpartition(".")[2]
     shown = last if short else name
-    if bare.partition(".")[0] in diff2.__all__:
-        return f"[`{shown}`][diff2.{bare}]"
+    first, dot, rest = bare.partition(".")
+    if first in diff2.__all__:
+        return f"[`{shown}`][{path_of(first)}{dot}{rest}]"
     if last in diff2.__all__:
-        return f"[`{shown}`][diff2.{last}]"
+        return f"[`{shown}`][{path_of(last)}]"
     return f"[`{shown}`][{home}.{name}]" if role == "meth" and home else f"`{shown}`"
 
 
