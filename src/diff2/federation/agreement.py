@@ -6,8 +6,6 @@ exactly this agreement (``site/approval.py``), and from then on answers only the
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, TypeAlias
@@ -17,7 +15,6 @@ from torch import nn
 
 from .._fields import convert, from_table
 from .._files import plain
-from .._validate import at_least
 from ..algorithms import ALGORITHMS, Algorithm
 from ..algorithms.interval import AUTO
 from ..algorithms.named import named, without_none
@@ -30,6 +27,7 @@ from ..planning import Plan, plan
 from ..privacy.trust import Trust
 from ..questions import Protection
 from ..runfile.reader import ModelSettings, PrivacySettings, RunSettings, portable, protection_of
+from .among_sites import AmongSites
 from .fit_agreement import SERVER, FitAgreement, read_fit_agreement
 
 FORMAT = 4
@@ -38,7 +36,7 @@ OTHERS = ("encoding", "sites", "minimum_sites", "group_column", "leaks")
 
 
 @dataclass(frozen=True)
-class Agreement:
+class Agreement(AmongSites):
     """What is trained, how, and under which guarantee."""
 
     algorithm: Algorithm
@@ -62,20 +60,12 @@ class Agreement:
                 "restart_interval='auto' is chosen where the run is built; for a run at sites give the number that "
                 "'diff2 plan' names"
             )
-        if not self.sites or len(set(self.sites)) < len(self.sites):
-            raise InvalidArgument(f"expected sites to be different names, got {list(self.sites)!r}")
-        if self.minimum_sites is not None:
-            at_least("minimum_sites", self.minimum_sites, 1)
+        super().__post_init__()
 
     @property
     def protection(self) -> Protection:
         """What is protected, and how it is accounted for."""
         return protection_of(self.privacy, self.run, grouped=self.grouped)
-
-    @property
-    def required_sites(self) -> int:
-        """How many sites the run needs."""
-        return len(self.sites) if self.minimum_sites is None else self.minimum_sites
 
     models: ClassVar[tuple[str, ...]] = ("mlp",)
 
@@ -153,11 +143,6 @@ class Agreement:
             "leaks": list(self.leaks),
             "trust": asdict(self.trust),
         }
-
-    @property
-    def digest(self) -> str:
-        """The SHA-256 that a site approves: of everything that decides what leaves it, except its records."""
-        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
 
 AnyAgreement: TypeAlias = Agreement | FitAgreement

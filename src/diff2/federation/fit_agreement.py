@@ -6,15 +6,12 @@ which ones are asked, and in which order, costs nothing beyond that (``planning/
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from .._fields import convert, from_table
 from .._files import plain
-from .._validate import at_least
 from ..errors import InvalidArgument
 from ..planning.filter import FILTER, MOST_RELEASES, Filter
 from ..privacy import Release
@@ -25,6 +22,7 @@ from ..runfile.reader import PrivacySettings, RunSettings
 from ..tables.files import FileFormat
 from ..tables.kinds import Category, Classes, Counts, Flag, Number, Regression
 from ..tables.schema import Schema
+from .among_sites import AmongSites
 
 FORMAT = 1
 SERVER = Trust()
@@ -40,7 +38,7 @@ class FitPlan(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FitAgreement:
+class FitAgreement(AmongSites):
     """What is fitted, to which columns, and under which guarantee."""
 
     schema: Schema
@@ -51,10 +49,7 @@ class FitAgreement:
 
     def __post_init__(self) -> None:
         self.settings.check(self.schema)
-        if not self.sites or len(set(self.sites)) < len(self.sites):
-            raise InvalidArgument(f"expected sites to be different names, got {list(self.sites)!r}")
-        if self.minimum_sites is not None:
-            at_least("minimum_sites", self.minimum_sites, 1)
+        super().__post_init__()
         if self.trust.sealed:
             raise InvalidArgument(
                 "secure_aggregation is for training; in a fit sites can add their own noise: trust = 'sites' alone"
@@ -84,11 +79,6 @@ class FitAgreement:
     def leaks(self) -> tuple[str, ...]:
         """What was computed from records without noise, if anything."""
         return tuple(self.schema.leaks())
-
-    @property
-    def required_sites(self) -> int:
-        """How many sites the fit needs."""
-        return len(self.sites) if self.minimum_sites is None else self.minimum_sites
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -139,11 +129,6 @@ class FitAgreement:
             "minimum_sites": self.minimum_sites,
             "trust": asdict(self.trust),
         }
-
-    @property
-    def digest(self) -> str:
-        """The SHA-256 that a site approves: of everything that decides what leaves it, except its records."""
-        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
 
 def read_fit_agreement(fields: Mapping[str, Any]) -> FitAgreement:

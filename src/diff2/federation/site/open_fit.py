@@ -78,13 +78,7 @@ class OpenFit:
     def answer(
         self, request: StatisticRequest, sent: str, sites: Sequence[str], answers: Sequence[Answer]
     ) -> tuple[Message, Release, str]:
-        """Return the answer, what it is by itself as a release, and no digest of a leaf: a fit has no trees of noise.
-
-        Args:
-            sent: digest of the request, by which the answer refers to it.
-            sites: of the run, in order.
-            answers: what this site has answered in this run so far.
-        """
+        """Answer as :meth:`OpenRun.answer` does; there is no digest of a leaf, for a fit has no trees of noise."""
         if all(answer.label != request.label for answer in answers):
             self._require_affordable(request, answers)
         with np.errstate(all="ignore"):
