@@ -2,18 +2,22 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: help demo test test-slow check bench clean
+.PHONY: help demo test test-slow test-wheel dist check bench docs clean
 
 help:
 	@echo "make demo       fit the built-in data privately: what survives of the accuracy, guarantee, model"
 	@echo "make test       the test suite (a few minutes)"
 	@echo "make test-slow  long statistics as well"
+	@echo "make test-wheel the wheel, installed into an empty environment"
+	@echo "make dist       source and wheel in dist/, checked"
 	@echo "make check      ruff and mypy"
 	@echo "make bench      timings and memory as ratios, against plain PyTorch and Opacus"
+	@echo "make docs       the documentation site, in build/site"
 
-# One stamp a set of extras, so that a target installs only what it needs and only when pyproject.toml changed.
-.venv/stamp-%: pyproject.toml
+# One stamp per set of extras, so that a target installs only what it needs and only when pyproject.toml changed.
+.venv/stamp-%: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable ".[$*]"
 	@touch $@
@@ -27,6 +31,17 @@ test: .venv/stamp-dev
 test-slow: .venv/stamp-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
 
+test-wheel: .venv/stamp-dev
+	$(BIN)/python -m pytest -m slow tests/test_wheel.py
+
+dist:
+	rm -rf dist
+	$(PYTHON) -m venv .venv-dist
+	.venv-dist/bin/python -m pip install --quiet build twine
+	.venv-dist/bin/python -m build --outdir dist
+	.venv-dist/bin/python -m twine check --strict dist/*
+	rm -rf .venv-dist build
+
 check: .venv/stamp-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,6 +49,9 @@ check: .venv/stamp-dev
 
 bench: .venv/stamp-bench
 	$(BIN)/python -m benchmarks
+
+docs: .venv/stamp-docs
+	$(BIN)/python -m tools.docs
 
 clean:
 	rm -rf .venv build dist diff2-demo

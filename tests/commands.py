@@ -14,9 +14,37 @@ from typer.testing import CliRunner
 
 from diff2.cli.main import app
 
+RUN = """
+[data]
+files = ["north.csv", "south.csv"]
+target = "visits"
+task = "regression"
+bounds = { visits = [0, 10], age = [0, 100] }
+drop = []
+[model]
+hidden = [3]
+[algorithm]
+name = "diff2"
+rounds = 6
+restart_interval = 3
+clip_gradient = 1.0
+clip_smoothness = 2.0
+[routine]
+name = "gradient_descent"
+learning_rate = 0.1
+[privacy]
+epsilon = 1.0
+delta = 1e-3
+"""
+
+# To a file of the repository, which whoever has installed the package does not have.
+POINTER = re.compile(
+    r"docs/|CONTRIBUTING|CHANGELOG|benchmarks/|experiments/|tests/|src/|\bmake (demo|test|bench|check)\b"
+)
+
 
 def write_folder(folder, run_file, **clients):
-    """Write a run file and one table a client, as many records as are said; return the folder."""
+    """Write a run file and one table per client, with so many records; return the folder."""
     generator = np.random.default_rng(0)
     for name, records in clients.items():
         age, smoker = generator.integers(0, 100, records), generator.integers(0, 2, records)

@@ -202,14 +202,14 @@ def make_problem(case: Case) -> tuple[nn.Module, str, list[tuple[torch.Tensor, t
 
 
 class Scaled(nn.Module):
-    """A network with a parameter that is indexed, so that there is no rule for it; ``look`` stops vmap as well."""
+    """A parameter that does not broadcast over records, so that there is no rule; ``look`` stops vmap as well."""
 
     def __init__(self, look: bool):
         super().__init__()
         self.inner, self.scale, self.look = diff2.mlp(3, 1, hidden=[4], seed=5), nn.Parameter(torch.ones(1)), look
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        outputs = self.inner(inputs) * self.scale[0]
+        outputs = self.inner(inputs) * self.scale.norm()
         return outputs if not self.look or outputs.sum().item() < math.inf else -outputs
 
 

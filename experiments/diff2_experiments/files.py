@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from diff2._fields import from_table
 from diff2._validate import nearest
+from diff2.data import places
 from diff2.data.builtin import BuiltinSettings
 from diff2.data.loading import DataSettings, EncodedClients, load_clients
 from diff2.errors import InvalidArgument, PrivacyLeakWarning
@@ -147,7 +148,7 @@ def load_public(file: CompareFile, what: str) -> EncodedClients:
 def _base(path: PathLike, content: Mapping[str, Any], data_dir: PathLike | None) -> dict[str, Any]:
     return {
         "path": Path(path),
-        "data": data_settings(required_table(content, "data"), data_folders(path, data_dir)),
+        "data": data_settings(required_table(content, "data"), [*data_folders(path, data_dir), places.cache_folder()]),
         "algorithm": content.get("algorithm", {}),
         "routine": content.get("routine"),
         **common_settings(content),

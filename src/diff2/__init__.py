@@ -118,7 +118,12 @@ __all__ = [*_MODULE_OF, "__version__"]
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'diff2' has no attribute {name!r}")
-    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    try:
+        value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(f"diff2.{name} needs PyTorch; install it: pip install 'diff2[torch]'") from None
     globals()[name] = value
     return value
 

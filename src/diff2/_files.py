@@ -1,4 +1,4 @@
-"""Files, each way of handling them once: whole or not at all, plain JSON, TOML, and a lock.
+"""Files, each way of handling them once: whole or not at all, plain JSON, TOML, safetensors, and a lock.
 
 JSON has no infinity and no NaN: both are written as the words ``"inf"``, ``"-inf"`` and ``"nan"``.
 
@@ -75,6 +75,16 @@ def write_whole(path: Path, data: bytes, *, secret: bool = False) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)  # where the disk is full, it is what filled it
         raise
+
+
+def in_order(data: bytes) -> bytes:
+    """Return a safetensors file with its metadata in order, which the library writes in a random one."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
 @contextmanager

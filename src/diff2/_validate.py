@@ -8,6 +8,7 @@ diff2.errors.InvalidArgument: expected restart_interval >= 1, got restart_interv
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
@@ -39,6 +40,12 @@ def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
     choices = list(allowed)
     if value not in choices:
         raise InvalidArgument(f"expected {name} to be one of {choices}, got {name}={value!r}{nearest(value, choices)}")
+
+
+def torch_installed(what: str) -> None:
+    """Require PyTorch, which the core does without."""
+    if importlib.util.find_spec("torch") is None:
+        raise InvalidArgument(f"{what} needs PyTorch, which is not installed; install it: pip install 'diff2[torch]'")
 
 
 def nearest(value: Any, choices: Iterable[str]) -> str:

@@ -133,7 +133,7 @@ def gives_the_same_bytes_at_sites(algorithm: Algorithm, **settings: Any) -> None
 
     clients, options = made_up_clients(), dict(settings)
     groups, unit = options.pop("groups", None), options.pop("unit", "record")
-    here = _prepared(algorithm, clients, by_client=True, engine="portable", **settings).run(progress=False)
+    local = _prepared(algorithm, clients, by_client=True, engine="portable", **settings).run(progress=False)
     agreement = Agreement(
         algorithm,
         ModelSettings(hidden=(4,), seed=SEED),
@@ -154,7 +154,7 @@ def gives_the_same_bytes_at_sites(algorithm: Algorithm, **settings: Any) -> None
             sites[f"site-{p}"].approve(agreement)
         transport = InProcessTransport({name: site.answer for name, site in sites.items()})
         training = prepare_at_sites(agreement, transport, list(sites), directory=Path(folder) / "server")
-        _same(here, training.run(progress=False), "at sites")
+        _same(local, training.run(progress=False), "at sites")
 
 
 def made_up_clients() -> Clients:

@@ -16,10 +16,6 @@ from benchmarks.private_tables.tables import HERE, TABLES, Absent, frame_of
 
 from diff2.privacy.accounting import gdp_mu
 
-needs_statsmodels = pytest.mark.skipif(
-    importlib.util.find_spec("statsmodels") is None, reason="the RAND table is part of statsmodels"
-)
-
 
 def test_every_table_has_a_schema_and_every_schema_a_table():
     assert {path.stem for path in (HERE / "schemas").glob("*.toml")} == set(TABLES)
@@ -103,7 +99,6 @@ def test_one_table_cannot_decide_a_mean():
     assert Scores.of([runs(base=[1], best=[0.5], gd=[1e9])]).mean_share("DP-GD", 1.0) == -1
 
 
-@needs_statsmodels
 def test_people_are_on_one_side_and_rows_are_within_their_largest_norm():
     frame, schema = frame_of("randhie"), TABLES["randhie"].schema
     problem = Problem.split(frame.head(2000), schema, seed=3)
@@ -120,7 +115,6 @@ def test_people_are_on_one_side_and_rows_are_within_their_largest_norm():
     ]
 
 
-@needs_statsmodels
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="the figure needs matplotlib")
 def test_a_run_of_the_baseline_from_end_to_end(tmp_path, capsys):
     """The references of scikit-learn take part where it is installed."""
@@ -143,7 +137,6 @@ def test_a_run_of_the_baseline_from_end_to_end(tmp_path, capsys):
     assert Path(tmp_path / "images" / "benchmark.png").stat().st_size > 10_000
 
 
-@needs_statsmodels
 def test_a_contestant_that_fails_is_stored_with_its_error(tmp_path, monkeypatch):
     from dataclasses import replace
 

@@ -1,5 +1,6 @@
 """The command line, as a user meets it: output, exit status, files, and a crash in the middle."""
 
+import ast
 import json
 import signal
 import sys
@@ -11,10 +12,13 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from safetensors.torch import load_file
+from typer.main import get_command
 
 import diff2
-from commands import change, diff2_here, single_line, start, unframed, write_folder
-from diff2.cli.main import parse_sizes
+import diff2_experiments
+from commands import POINTER, change, diff2_here, single_line, start, unframed, write_folder
+from diff2.cli.main import app, parse_sizes
 from diff2.runfile.run import load_model
 from stubs import rechained, untimed
 
@@ -57,7 +61,7 @@ def test_train_leaves_everything_behind(folder):
     assert "NOT PRIVATE" not in result.stdout
     assert result.stderr == ""
     names = {file.name for file in (folder / "run").iterdir()}
-    assert names == {"model.pt", "ledger.jsonl", "result.json", "history.csv", "checkpoint.pt"}
+    assert names == {"model.safetensors", "ledger.jsonl", "result.json", "history.csv", "checkpoint.pt"}
     assert len(pandas.read_csv(folder / "run" / "history.csv")) == 25
     ledger = diff2.Ledger.read(folder / "run" / "ledger.jsonl")
     assert ledger.complete
@@ -96,7 +100,7 @@ def test_seed_is_repeatable_and_not_private(folder):
     for name in ("a", "b"):
         result = diff2_here("train", folder / "run.toml", "--out", folder / name, "--seed", 5)
         assert "NOT PRIVATE" in result.stdout
-    first, second = (torch.load(folder / name / "model.pt", weights_only=True) for name in ("a", "b"))
+    first, second = (load_file(folder / name / "model.safetensors") for name in ("a", "b"))
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
@@ -250,6 +254,28 @@ def test_help_shows_an_example(command):
         assert "--json" in result.stdout
 
 
+def commands(group, *words):
+    """Yield the words of every command and group."""
+    yield words
+    for name, one in getattr(group, "commands", {}).items():
+        yield from commands(one, *words, name)
+
+
+@pytest.mark.parametrize("words", list(commands(get_command(app))), ids=" ".join)
+def test_no_help_points_to_the_repository(words):
+    assert not POINTER.search(diff2_here(*words, "--help", terminal_width="400").stdout)
+
+
+def test_no_message_points_to_the_repository():
+    package = Path(diff2.__file__).parent
+    for path in [*package.rglob("*.py"), *Path(diff2_experiments.__file__).parent.rglob("*.py")]:
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        texts = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
+        for node in nodes:
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
+                assert not POINTER.search(node.value), (path.name, node.lineno)
+
+
 def test_version():
     assert diff2_here("--version").stdout == f"diff2 {diff2.__version__}\n"
 
@@ -286,13 +312,13 @@ def test_killed_run_resumes_to_the_same_model(folder):
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert mark < releases(killed) < rounds
-    assert not (killed / "model.pt").exists()
+    assert not (killed / "model.safetensors").exists()
     assert diff2_here(*words, "--out", killed).exit_code == 1  # without --resume it is refused
 
     for out, more in ((killed, ["--resume"]), (whole, [])):
         result = diff2_here(*words, "--out", out, *more)
         assert (result.output, result.exit_code) == ("", 0)
-    mine, theirs = (torch.load(out / "model.pt", weights_only=True) for out in (killed, whole))
+    mine, theirs = (load_file(out / "model.safetensors") for out in (killed, whole))
     assert list(mine) == list(theirs)
     assert all(torch.equal(mine[key], theirs[key]) for key in mine)
     ledger = diff2.Ledger.read(killed / "ledger.jsonl")

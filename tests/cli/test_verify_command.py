@@ -7,32 +7,12 @@ import pytest
 import torch
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import diff2
-from commands import change, diff2_here, single_line, write_folder
+from commands import RUN, change, diff2_here, single_line, write_folder
 from stubs import rechained
-
-RUN = """
-[data]
-files = ["north.csv", "south.csv"]
-target = "visits"
-task = "regression"
-bounds = { visits = [0, 10], age = [0, 100] }
-[model]
-hidden = [3]
-[algorithm]
-name = "diff2"
-rounds = 6
-restart_interval = 3
-clip_gradient = 1.0
-clip_smoothness = 2.0
-[routine]
-name = "gradient_descent"
-learning_rate = 0.1
-[privacy]
-epsilon = 1.0
-delta = 1e-3
-"""
 
 
 @pytest.fixture
@@ -68,7 +48,7 @@ def test_a_private_run_is_status_0_and_the_model_is_its_own(folder):
     assert result.exit_code == 0
     first, *checks = result.stdout.splitlines()
     assert first == "private as stated: epsilon 1 at delta 0.001, diff2, 6 of 6 planned releases"
-    assert [line.split()[0] for line in checks] == ["checked"] * 7 + ["not"]
+    assert [line.split()[0] for line in checks] == ["checked"] * 8 + ["not"]
     assert "the model, against the hash in the closing line" in result.stdout
     assert "its author could have rewritten all of it" in result.stdout
 
@@ -95,28 +75,42 @@ def test_what_is_not_private_has_a_status_of_its_own(folder, changes, words, sta
 
 def test_another_model_is_status_1(folder):
     run, other = train(folder), train(folder, out="other")
-    (run / "model.pt").write_bytes((other / "model.pt").read_bytes())
+    (run / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
     result = diff2_here("verify", run)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "the run returned a model with" in single_line(result.stderr)
-    state = torch.load(run / "model.pt", weights_only=True)
+    state = load_file(run / "model.safetensors")
     for changed in (dict(list(state.items())[:-1]), {name: value.double() for name, value in state.items()}):
-        torch.save(changed, run / "model.pt")
+        save_file(changed, run / "model.safetensors")
         assert verified(run)[0] == 1
-    (run / "model.pt").write_bytes(b"nothing")
+    (run / "model.safetensors").write_bytes(b"nothing")
     assert verified(run)[0] == 1
-    (run / "model.pt").unlink()
+    (run / "model.safetensors").unlink()
     code, document = verified(run)
     assert code == 0
-    assert any("no model.pt" in what for what in document["not_checked"])
+    assert any("no model.safetensors" in what for what in document["not_checked"])
 
 
-def test_the_ledger_is_verified_without_pytorch(folder, monkeypatch):
+def test_ledger_and_model_are_verified_without_pytorch(folder, monkeypatch):
     run = train(folder)
     monkeypatch.setitem(sys.modules, "torch", None)
     code, document = verified(run)
     assert code == 0
-    assert any("PyTorch is not installed" in what for what in document["not_checked"])
+    assert [what.split(":")[0] for what in document["not_checked"]] == ["the signature"]
+
+
+def test_the_guarantee_is_in_the_metadata_of_the_model_and_is_the_ledgers(folder, monkeypatch):
+    run = train(folder)
+    file = run / "model.safetensors"
+    sentence = verified(run)[1]["guarantee"]["sentence"]
+    with safe_open(file, framework="np") as opened:
+        assert opened.metadata() == {"format": "pt", "library": f"diff2 {diff2.__version__}", "guarantee": sentence}
+    save_file(load_file(file), file, {"guarantee": sentence.replace("(1, 0.001)", "(0.1, 0.001)")})
+    assert "states another guarantee than its ledger" in single_line(diff2_here("verify", run).stderr)
+    monkeypatch.setattr("diff2.reporting.verdict.__version__", "9.0")
+    code, document = verified(run)
+    assert code == 0
+    assert any("in other words" in what for what in document["not_checked"])
 
 
 def test_an_edited_ledger_is_status_1_and_an_unfinished_one_is_said(folder):
@@ -142,6 +136,7 @@ def test_an_algorithm_that_is_not_here_cannot_be_verified(folder):
         .replace(': "diff2", "seeded"', ': "lazy", "seeded"')
     )
     file.write_text("\n".join(rechained(text.splitlines())) + "\n")
+    (run / "model.safetensors").unlink()  # its metadata name diff2
     code, document = verified(run)
     assert (code, document["verdict"]) == (1, "not verified")
     assert sum("'lazy' is not installed" in what for what in document["not_checked"]) == 3

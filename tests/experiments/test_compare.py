@@ -104,6 +104,16 @@ def test_a_name_that_is_not_there():
     assert "no run file at own.toml" in single_line(diff2_here("compare", "own.toml", "--out", "x").stderr)
 
 
+def test_a_public_table_is_fetched_by_name_and_found_where_it_was_put(tmp_path, monkeypatch):
+    monkeypatch.delenv("DIFF2_DATA", raising=False)
+    monkeypatch.setattr("diff2.data.places.cache_folder", lambda: tmp_path)
+    refused = diff2_here("compare", "california", "--out", tmp_path / "out")
+    assert "diff2 data fetch california_housing" in single_line(refused.stderr)
+    (tmp_path / "california_housing.csv.gz").touch()
+    file = read_compare_file(find_file("compare", "california"))
+    assert file.data.file == str(tmp_path / "california_housing.csv.gz")
+
+
 @pytest.mark.parametrize("words", [["compare", "randhie"], ["reproduce", "--dataset", "covertype"]])
 @pytest.mark.parametrize("name", ["diff2_experiments", "joblib"])
 def test_what_is_not_installed_is_named(monkeypatch, words, name):

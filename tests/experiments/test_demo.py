@@ -19,9 +19,6 @@ from diff2.data import randhie
 from diff2.tables.frames import as_frame
 from diff2_experiments import demo, figures
 
-needs_table = pytest.mark.skipif(
-    importlib.util.find_spec("statsmodels") is None, reason="the table is part of statsmodels, which is not installed"
-)
 needs_figures = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed"
 )  # fmt: skip
@@ -36,7 +33,6 @@ def data():
     return randhie.load()
 
 
-@needs_table
 def test_six_sites_and_every_record_once(data):
     sizes = [len(inputs) for inputs, _ in data.clients]
     assert sizes == [3543, 3243, 1930, 2443, 2090, 2856]
@@ -48,7 +44,6 @@ def test_six_sites_and_every_record_once(data):
         assert inputs.dtype == targets.dtype == torch.float32
 
 
-@needs_table
 def test_no_person_is_on_both_sides(data):
     training = set(np.concatenate(data.people).tolist())
     held_out = set(data.test_people.tolist())
@@ -69,14 +64,12 @@ def test_no_outcome_and_no_identifier_is_an_input():
     assert not {"zper", "site", "plan"} & set(randhie.RANGES)
 
 
-@needs_table
 def test_every_column_has_a_place_in_the_docstring():
     words = set(randhie.__doc__.replace(",", " ").replace("(", " ").replace(")", " ").replace(".", " ").split())
     words |= set(randhie.__doc__.replace(":", " ").replace(".", " ").split())
     assert set(randhie.read_table().names) <= words
 
 
-@needs_table
 def test_inputs_stay_in_public_bounds_whatever_the_record(data):
     first = randhie.read_table()["xage"].numbers()[0]
     scaled = randhie.scale(as_frame({name: [1e9, -1e9, math.nan, first] for name in randhie.RANGES}))
@@ -87,16 +80,13 @@ def test_inputs_stay_in_public_bounds_whatever_the_record(data):
         assert inputs.abs().max() <= 1
 
 
-@needs_table
 def test_scaling_one_record_needs_no_other(data):
     table = randhie.read_table()
     assert torch.equal(randhie.scale(table)[7], randhie.scale(table.take(np.array([7])))[0])
 
 
-def test_a_missing_table_names_the_remedy(monkeypatch):
+def test_missing_figures_name_the_remedy(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(diff2.Diff2Error, match=r"pip install 'diff2\[demo\]'"):
-        randhie.load()
     with pytest.raises(diff2.Diff2Error, match=r"pip install 'diff2\[plots\]'"):
         figures.require_matplotlib()
 
@@ -116,7 +106,6 @@ def shorten(patch):
     patch.setattr(demo, "REFERENCE", dataclasses.replace(demo.REFERENCE, rounds=3))
 
 
-@needs_table
 @needs_figures
 def test_the_demo_compares_fit_with_networks_and_with_no_privacy(short):
     found = {(row["method"], row["epsilon"]): row["r2"] for row in short.rows}
@@ -126,7 +115,6 @@ def test_the_demo_compares_fit_with_networks_and_with_no_privacy(short):
     assert short.figure.read_bytes().startswith(b"\x89PNG")
 
 
-@needs_table
 @needs_figures
 def test_the_model_of_the_demo_is_private_and_its_commands_work(short, capsys):
     model = diff2.FittedModel.load(short.model)
@@ -144,7 +132,6 @@ def test_the_model_of_the_demo_is_private_and_its_commands_work(short, capsys):
         assert text in printed
 
 
-@needs_table
 @needs_figures
 def test_a_seed_makes_it_repeatable_and_not_private(tmp_path, monkeypatch):
     whole = demo.Data.load()
@@ -161,7 +148,6 @@ def test_a_seed_makes_it_repeatable_and_not_private(tmp_path, monkeypatch):
     assert first.rows == second.rows
 
 
-@needs_table
 @needs_figures
 def test_the_demo_leaves_the_files_of_others_alone(short, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")

@@ -22,7 +22,7 @@ from diff2.planning.filter import Filter
 from diff2.planning.verify import verify
 from diff2.privacy import BoundedMean, Release
 from diff2.privacy.accounting import gdp_epsilon
-from diff2.privacy.ledger import read_release
+from diff2.privacy.lines import read_release
 from diff2.privacy.mechanism import noise_scale
 from diff2.tables.encode import encode
 from diff2.tables.kinds import Number

@@ -233,7 +233,7 @@ class TestCommands:
         written = [*(tmp_path / "out" / "sites").iterdir(), *(tmp_path / "out" / "sites").rglob("records.npz")]
         assert [path.stat().st_mode & 0o777 for path in written] == [0o700] * 2 + [0o600] * 2  # were 0755, 0644
         assert command("train", run, "--out", tmp_path / "train", "--seed", 3).exit_code == 0
-        assert (tmp_path / "out" / "model.pt").read_bytes() == (tmp_path / "train" / "model.pt").read_bytes()
+        assert len({(tmp_path / out / "model.safetensors").read_bytes() for out in ("out", "train")}) == 1
         (mine, *_), (theirs, *_) = lines = [untimed(tmp_path / out / "ledger.jsonl") for out in ("out", "train")]
         assert lines[0][1:] == lines[1][1:]
         assert mine | {"run_file": theirs["run_file"]} == theirs

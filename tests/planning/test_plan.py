@@ -160,7 +160,7 @@ def test_every_field_of_protection_reaches_the_plan(name):
 
 
 def test_a_setting_that_protection_does_not_have_is_refused():
-    with pytest.raises(InvalidArgument, match=r"unknown setting epsilon=3.*said by: unit, weighting"):
+    with pytest.raises(InvalidArgument, match=r"unknown setting epsilon=3.*set by: unit, weighting"):
         diff2.plan(diff2_with(), PRIVATE, SIZES, epsilon=3)
 
 

@@ -46,7 +46,7 @@ def test_a_change_anywhere_is_an_error_with_line_and_field(kind, tmp_path):
     lines, file = lines_of(kind), tmp_path / "ledger.jsonl"
     assert outcome(file, lines) is None
     for number in numbers_of(lines):
-        for path, changed in dict(changed_lines(lines, number)).items():  # one a field: a chain does not know values
+        for path, changed in dict(changed_lines(lines, number)).items():  # one per field: a chain knows no values
             message = outcome(file, changed) or ""
             assert f"line {number}" in message, (number, path)
             assert any(name in message for name in path), (number, path, message)

@@ -21,7 +21,7 @@ def leaf_of(values, j, count, *, first_round=1, **changes):
 
 
 def release(values, *, seed=1, first_round=1, ledger=None, leaves=None, skip=0, source=None, asked=None):
-    """Release the leaves of a tree, one a round; return the sums of the first ones, and the releases."""
+    """Release the leaves of a tree, one per round; return the sums of the first ones, and the releases."""
     mechanism = Mechanism(in_memory_ledger() if ledger is None else ledger, source or NoiseSource.from_seed(seed))
     count = len(values) if leaves is None else leaves
     made = [
@@ -116,7 +116,7 @@ def test_a_tree_goes_on_in_another_process():
     values, whole, ledger, one = np.linspace(-1, 1, 14).reshape(7, 2), in_memory_ledger(), in_memory_ledger(), source()
     sums, _ = release(values, ledger=whole, source=source())
     first, _ = release(values[:3], ledger=ledger, leaves=7, source=one)
-    with pytest.raises(LedgerError, match="not known here; nothing was released"):
+    with pytest.raises(LedgerError, match="is unknown; nothing was released"):
         release(values, ledger=ledger, skip=3, source=source())
     rest, _ = release(values, ledger=ledger, skip=3, source=source(one.trees))
     np.testing.assert_allclose(first[-1] + rest, sums[3:], rtol=0, atol=1e-12)

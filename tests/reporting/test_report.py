@@ -4,13 +4,14 @@ import html.parser
 import json
 import math
 import re
+import shutil
 import sys
 from statistics import NormalDist
 
 import pytest
 
 import diff2
-from commands import change, diff2_here, write_folder
+from commands import RUN, change, diff2_here, write_folder
 from diff2.privacy.accounting import gdp_epsilon
 from diff2.reporting.card import card
 from diff2.reporting.facts import facts
@@ -18,32 +19,11 @@ from diff2.reporting.page import page
 from diff2.tables.draft import draft
 from diff2.tables.kinds import Category, Number, Regression
 from diff2.tables.schema import Schema
+from diff2.training.model_file import stated_guarantee
 from fitted import few_trees, schema, table
 from ledgers import KINDS, lines_of
 from stubs import rechained
 
-RUN = """
-[data]
-files = ["north.csv", "south.csv"]
-target = "visits"
-task = "regression"
-bounds = { visits = [0, 10], age = [0, 100] }
-drop = []
-[model]
-hidden = [3]
-[algorithm]
-name = "diff2"
-rounds = 6
-restart_interval = 3
-clip_gradient = 1.0
-clip_smoothness = 2.0
-[routine]
-name = "gradient_descent"
-learning_rate = 0.1
-[privacy]
-epsilon = 1.0
-delta = 1e-3
-"""
 SECRETS = ("seconds", "train_loss", "test_loss")
 HOSTILE = '\u202e</td><script>alert("x")</script><img src=x onerror=alert(1)> | [a](javascript:b) `\n# y & "z\''
 
@@ -111,7 +91,7 @@ def test_what_is_shown_of_columns_quality_and_files(trained, fitted):
     assert of_train["columns"][0]["bounds"] == [0.0, 100.0]
     assert of_train["quality"] is None
     assert {file["name"]: file["class"] for file in of_train["files"]} == {
-        "checkpoint.pt": "internal", "history.csv": "internal", "ledger.jsonl": "share", "model.pt": "share",
+        "checkpoint.pt": "internal", "history.csv": "internal", "ledger.jsonl": "share", "model.safetensors": "share",
         "result.json": "internal",
     }  # fmt: skip
     assert {file["class"] for file in of_fit["files"]} == {"share"}
@@ -315,10 +295,15 @@ def test_the_card_has_the_metadata_that_hugging_face_reads(fitted):
     assert metadata["pipeline_tag"] == "tabular-regression"
     assert "differential-privacy" in metadata["tags"]
     assert metadata["differential_privacy"]["epsilon"] == facts(fitted)["guarantee"]["epsilon"]
-    from safetensors import safe_open
+    assert stated_guarantee(fitted / "model.safetensors") == facts(fitted)["guarantee"]["sentence"]
 
-    with safe_open(fitted / "model.safetensors", framework="np") as file:
-        assert file.metadata()["guarantee"] == facts(fitted)["guarantee"]["sentence"]
+
+def test_a_fit_whose_metadata_state_another_guarantee_is_broken(fitted, tmp_path):
+    copy = shutil.copytree(fitted, tmp_path / "copy")
+    data = (copy / "model.safetensors").read_bytes()
+    assert data.count(b"satisfy (4, ") == 1
+    (copy / "model.safetensors").write_bytes(data.replace(b"satisfy (4, ", b"satisfy (1, "))
+    assert facts(copy)["verdict"]["reason"].startswith("model.safetensors states another guarantee than its ledger")
 
 
 def test_random_batches_have_no_mu_and_a_curve_all_the_same(folder):

@@ -78,7 +78,7 @@ def said(model, people, **options):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(values=st.lists(st.sampled_from(WILD), min_size=1, max_size=9))
 def test_wild_values_are_spoken_of_like_tame_ones(name, values):
     assert said(started(name), clients(values)) == said_of_tame_ones(name)

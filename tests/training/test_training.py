@@ -7,6 +7,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import diff2
@@ -257,9 +258,9 @@ def test_save_writes_model_result_and_history(tmp_path):
     result = train(seed=0, directory=tmp_path)
     result.save(tmp_path)
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"model.pt", "result.json", "history.csv", "ledger.jsonl", "checkpoint.pt"}
+    assert names == {"model.safetensors", "result.json", "history.csv", "ledger.jsonl", "checkpoint.pt"}
     model = nn.Linear(3, 1)
-    model.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    model.load_state_dict(load_file(tmp_path / "model.safetensors"))
     assert torch.equal(model.weight, result.model.weight)
     assert len(pandas.read_csv(tmp_path / "history.csv")) == 12
     assert diff2.Ledger.read(tmp_path / "ledger.jsonl").epsilon() == result.epsilon

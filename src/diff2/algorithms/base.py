@@ -1,7 +1,7 @@
 """What an algorithm is: the questions it asks in a round, and how the answers become an estimate of the gradient.
 
-An algorithm is a frozen dataclass that inherits :class:`Algorithm`. It says *once*, in ``questions``, what it asks.
-Pricing, asking, and the check of a site that is asked all derive from that. CONTRIBUTING.md has a skeleton.
+An algorithm is a frozen dataclass that inherits :class:`Algorithm`. It declares *once*, in ``questions``, what it
+asks. Pricing, asking, and the check at a site all derive from that. CONTRIBUTING.md has a skeleton.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ PARTS = ("questions", "estimate")  # what every algorithm must define
 
 
 class Algorithm:
-    """Settings, and what the loop, the planner and the sites need to know."""
+    """Settings, and what the loop, the planner and the sites need to know.
+
+    Args:
+        rounds: R, how many rounds are made.
+        routine: what to do with the estimate.
+    """
 
     name: ClassVar[str]  # in run files and ledgers
     adjacency: ClassVar[str] = REPLACE_ONE  # for which neighbouring data sets its releases are priced
@@ -84,7 +89,7 @@ def check_algorithm(kind: type[Algorithm]) -> str:
     ...     name = "mine"
     >>> check_algorithm(Mine)
     Traceback (most recent call last):
-    diff2.errors.InvalidArgument: algorithm Mine: it must define questions(...); see CONTRIBUTING.md, "An algorithm"
+    diff2.errors.InvalidArgument: algorithm Mine: it must define questions(...); see help(diff2.Algorithm)
     """
     called = f"algorithm {getattr(kind, '__name__', repr(kind))}"
     missing = ""
@@ -101,7 +106,7 @@ def check_algorithm(kind: type[Algorithm]) -> str:
         elif not {"rounds", "routine"} <= set(kind.__dataclass_fields__):
             missing = "its fields must include rounds and routine"
     if missing:
-        raise InvalidArgument(f'{called}: {missing}; see CONTRIBUTING.md, "An algorithm"')
+        raise InvalidArgument(f"{called}: {missing}; see help(diff2.Algorithm)")
     return kind.name
 
 

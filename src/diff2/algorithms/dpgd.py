@@ -15,7 +15,13 @@ from .base import Algorithm
 
 @dataclass(frozen=True)
 class DPGD(Algorithm):
-    """DP-GD: the clipped mean gradient with noise, every round. ``Diff2`` with ``restart_interval=1``, bit for bit."""
+    """DP-GD: the clipped mean gradient with noise, every round. ``Diff2`` with ``restart_interval=1``, bit for bit.
+
+    Args:
+        rounds: R.
+        clip_gradient: C_1, the radius for a record's gradient.
+        routine: what to do with the estimate.
+    """
 
     rounds: int
     clip_gradient: float

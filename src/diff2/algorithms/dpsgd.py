@@ -5,7 +5,7 @@ Two ways to draw the batch, which are priced differently; the formula of one mus
 * ``sampling="fixed"``: b records without replacement, from each client in proportion to its size. Sensitivity
   :math:`2 C / b` under *replacing one record*, as in the rest of the library.
 * ``sampling="poisson"``: every record with probability q = b/N, independently; the sum is divided by the *expected*
-  size b. Sensitivity :math:`C / b` under *adding or removing one record*: another guarantee, and its sentence says so.
+  size b. Sensitivity :math:`C / b` under *adding or removing one record*: a guarantee of another kind.
   N is then a public bound of the number of records (``public_sizes``); the exact number would be a leak.
 """
 

@@ -20,7 +20,7 @@ estimate v is a gradient of length :math:`C_1 / 100` and its own noise, whose le
 Where that has no solution the noise of the differences feeds itself, and the run drowns in it. In flat directions
 (:math:`\eta h T \ll 1`) DIFF2 varies u times as much as DP-GD; it gains in steep ones. Curvatures are taken as spread
 evenly, on a logarithmic scale, over two decades below :math:`\min(C_2, 1/\eta)`, and T is the one of least variance in
-the loss, :math:`h \operatorname{Var} x`. docs/which-algorithm.md holds the rule against runs.
+the loss, :math:`h \operatorname{Var} x`. docs/which-algorithm.md compares the rule with runs.
 """
 
 from __future__ import annotations

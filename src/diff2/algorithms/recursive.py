@@ -1,4 +1,4 @@
-r"""Recursive momentum: no restarts, one release a round that mixes a gradient and a difference.
+r"""Recursive momentum: no restarts, one release per round that mixes a gradient and a difference.
 
 .. math::
     \tilde v_r = (1 - a) \tilde v_{r-1} + \frac1N \sum_i \left[ a\, \mathrm{clip}_{C_1}(g_i) +
@@ -36,8 +36,8 @@ class RecursiveDiff2(Algorithm):
     """DIFF2 by recursive momentum (DIFF2-RM): nothing to split and no interval to choose.
 
     Args:
+        clip_gradient, clip_smoothness: C_1 and C_2, as in :class:`Diff2`.
         least_gain: the gain is at least this. Clipped differences drift; a floor bounds how long that is remembered.
-        Others: as in :class:`Diff2`.
     """
 
     rounds: int
@@ -84,7 +84,7 @@ class RecursiveDiff2(Algorithm):
             released = round.release((gain, gradient), (1 - gain, difference))
         value = (1 - gain) * state["estimate"] + released.value
         std = math.sqrt(released.variance)
-        # The unit of ``relative`` is the noise of a gradient; this release tells it, for its radius is known.
+        # ``relative`` is in units of a gradient's noise, which follows from this release, whose radius is known.
         unit = std / released.release.clip * self.clip_gradient if std > 0 else 0.0
         return Estimate(value, relative * unit**2), {
             "previous_params": params,

@@ -45,6 +45,11 @@ def ending(advice: str = "") -> Iterator[None]:
         except (Diff2Error, OSError) as error:
             _say("error", error)
             raise typer.Exit(FAILED) from None
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            _say("error", "this command needs PyTorch; install it: pip install 'diff2[torch]'")
+            raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:
             _say("interrupted", advice or "nothing was written")
             raise typer.Exit(INTERRUPTED) from None

@@ -21,7 +21,7 @@ DOCTOR_HELP = (
     "Paste it into a report of a problem. Exit status 1 where something that every run needs is not there."
 )
 EXTRAS = {  # module -> extra, and what it is for
-    "torch": ("", "diff2 train, federate"),
+    "torch": ("torch", "diff2 train, fit --method network"),
     "cryptography": ("sign", "diff2 sign"),
     "sklearn": ("sklearn", "diff2.sklearn"),
     "numba": ("fast", "a compiled gradient engine"),
@@ -98,8 +98,8 @@ def examine(folder: Path) -> dict[str, Any]:
 def _look_up(name: str, extra: str, use: str) -> dict[str, Any]:
     """Return whether a package is here, without importing it."""
     here = util.find_spec(name) is not None
-    install = f"pip install 'diff2[{extra}]'" if extra else f"pip install {name}"
-    return {"installed": here, "version": _version(name) if here else None, "for": use, "install": install}
+    version = _version(name) if here else None
+    return {"installed": here, "version": version, "for": use, "install": f"pip install 'diff2[{extra}]'"}
 
 
 def _package(one: dict[str, Any]) -> str:

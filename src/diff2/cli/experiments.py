@@ -13,7 +13,7 @@ from ..errors import Diff2Error
 from .console import command, emit_json, ending
 from .options import DataDir, Json, Quiet, Seed, parse_epsilons, parse_names, shown
 
-PACKAGES = ("diff2_experiments", "joblib", "matplotlib")
+PACKAGES = ("diff2_experiments", "joblib", "matplotlib", "torch")
 
 COMPARE_HELP = (
     "Train several algorithms on the same records, budgets and seeds; print a table and draw a figure.\n\n"
@@ -124,7 +124,7 @@ def demo(
 ) -> None:
     """Fit a model to built-in data, doctor visits at six sites, and show how much of the accuracy survives privacy."""
     with ending():
-        _require_packages("demo", "diff2_experiments", "matplotlib", "sklearn", "statsmodels")
+        _require_packages("demo", "diff2_experiments", "matplotlib", "sklearn", "torch")
         from diff2_experiments.demo import run_demo, show
 
         report = run_demo(out, epsilon=epsilon, seed=seed, progress=shown(quiet or as_json))

@@ -222,11 +222,11 @@ def _show(out: Path, document: dict[str, Any], jobs: int) -> None:
         "jobs": str(jobs),
         "model": "at the sites; the server has not seen it",
     }
-    fitted = (out / "model.safetensors").exists()
+    fitted, model = (out / "preparation.json").exists(), out / "model.safetensors"
     if fitted:
         facts |= {"releases": facts.pop("rounds"), "model": str(out)}
         facts["predict"] = command("diff2", "predict", out, "new.csv", "--out", "predictions.csv")
-    elif (out / "model.pt").exists():
-        facts["model"] = str(out / "model.pt")
+    elif model.exists():
+        facts["model"] = str(model)
     show_facts("fitted over sites" if fitted else "trained over sites", facts)
     show_guarantee(str(document.get("guarantee", {}).get("sentence", "")))

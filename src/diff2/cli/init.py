@@ -11,13 +11,13 @@ import typer
 from .console import emit_json, ending
 
 INIT_HELP = (
-    "Print a commented run file for tables of like columns, one a client.\n\n"
+    "Print a commented run file for tables with the same columns, one per client.\n\n"
     "Only the names of the columns are read. Bounds are left open: write what everybody knows."
 )
 
 
 def init(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV, CSV.gz or Parquet; one a client.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV, CSV.gz or Parquet; one per client.")],
     target: Annotated[str, typer.Option(metavar="COLUMN", help="The column to predict.")],
     task: Annotated[str, typer.Option(help="regression or classification.")] = "regression",
     epsilon: Annotated[float, typer.Option(help="The budget.")] = 1.0,

@@ -9,7 +9,7 @@ import typer
 
 from .console import emit_json, ending, show_line
 from .options import Json
-from .verify import RunFolder
+from .verify import PublicKey, RunFolder
 
 REPORT_HELP = (
     "Write a page about a run: verdict, guarantee, checks, releases, columns, quality, files, sign-off.\n\n"
@@ -23,9 +23,7 @@ def report(
         Path | None, typer.Option(metavar="FILE.html", help="Where the page goes; by default report.html in RUN.")
     ] = None,
     card: Annotated[bool, typer.Option("--card", help="Also write model-card.md beside it, for Hugging Face.")] = False,
-    public: Annotated[
-        Path | None, typer.Option(metavar="PEM", help="Whose signature it must be: an Ed25519 public key.")
-    ] = None,
+    public: PublicKey = None,
     as_json: Json = False,
 ) -> None:
     """Write a page about a run."""

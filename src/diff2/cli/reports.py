@@ -49,7 +49,7 @@ def show_run(run: FinishedRun) -> None:
     show_facts(
         f"in {run.directory}",
         {
-            "model.pt": "the trained parameters",
+            "model.safetensors": "the trained parameters; the guarantee is in the metadata",
             "result.json": "what was trained, and how to use it",
             "ledger.jsonl": "every release; diff2 account recomputes the guarantee from it",
             "history.csv": "what happened in each round",

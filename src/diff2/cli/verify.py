@@ -21,13 +21,14 @@ VERIFY_HELP = (
     "cannot be verified here."
 )
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, or a ledger.jsonl.")]
+PublicKey = Annotated[
+    Path | None, typer.Option(metavar="PEM", help="Whose signature it must be: an Ed25519 public key.")
+]
 
 
 def verify(
     run: RunFolder,
-    public: Annotated[
-        Path | None, typer.Option(metavar="PEM", help="Whose signature it must be: an Ed25519 public key.")
-    ] = None,
+    public: PublicKey = None,
     as_json: Json = False,
 ) -> None:
     """Check everything about a run that can be checked without its records."""

@@ -76,7 +76,7 @@ def _prepared(
             leaks = (f"dealing of records to clients by {settings.target!r}",)
             leak(
                 code_of(leaks[0]),
-                f"{leaks[0]}: whose a record is depends on what it says.",
+                f"{leaks[0]}: which client has a record depends on what is in it.",
                 strict=strict,
                 stacklevel=4,
             )

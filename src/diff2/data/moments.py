@@ -52,7 +52,7 @@ def vector_sum(units: np.ndarray) -> np.ndarray:
 def standard_of(value: np.ndarray, noise_std: float) -> Standard:
     """Return means and deviations from a released mean of vectors; whatever the noise, deviations are above zero.
 
-    A variance below the noise in it says nothing, so it is raised to that: a constant column then becomes about 0.
+    A variance below its own noise is meaningless, so it is raised to that: a constant column then becomes about 0.
     """
     columns = len(value) // 2
     mean = np.clip(value[:columns], -1.0, 1.0)

@@ -55,7 +55,7 @@ class DatasetSettings(CommonSettings):
         sources = [name for name in entry.columns if name != entry.target]
         if self.client_column is not None and self.client_column not in sources:
             raise InvalidArgument(
-                f"client_column={self.client_column!r} is no column of {self.dataset} that could tell clients apart"
+                f"client_column={self.client_column!r} is no column of {self.dataset} that could separate clients"
                 f"{nearest(self.client_column, sources)}"
             )
         known = self._known()

@@ -1,8 +1,8 @@
 r"""The RAND Health Insurance Experiment: 20,190 person-years at six study sites, one client each.
 
-The table ships inside the ``statsmodels`` wheel (public domain; 1974-1982, from Cameron & Trivedi, *Microeconometrics*,
-2005). The task is to predict :math:`\log(1 + \text{mdvis})`, the doctor visits of a person in a year, from what was
-known about the person before that year. Each of the 45 columns has one of these places:
+The table is public domain (1974-1982, from Cameron & Trivedi, *Microeconometrics*, 2005). The task is to predict
+:math:`\log(1 + \text{mdvis})`, the doctor visits of a person in a year, from what was known about the person before
+that year. Of its 45 columns, 24 are in ``randhie.csv.gz`` beside this file, as published. Each has one of these places:
 
 - *target*: mdvis.
 - *client*: site.
@@ -12,8 +12,8 @@ known about the person before that year. Each of the 45 columns has one of these
 - *outcomes of the same year*, left out because they are not known beforehand: spending (outpdol, drugdol, suppdol,
   mentdol, inpdol, meddol, lnmeddol, binexp, and inpmis, which says whether a bill is missing), admissions (totadm),
   other visits (mentvis, notmdvis), and the time a person took part in that year (time).
-- *identifier*, left out: zper. It serves to keep all years of a person on one side of the split.
-- *the same thing twice*, left out: plan and coins (said by logc, idp and fmde), mdeoff and pioff (fmde and lpi),
+- *identifier*, no input: zper. It serves to keep all years of a person on one side of the split.
+- *the same thing twice*, left out: plan and coins (given by logc, idp and fmde), mdeoff and pioff (fmde and lpi),
   ghindx (xghindx is the same index with the gaps filled by the study), num and lnum (lfam), linc (income).
 
 Scaling uses the public constants of ``RANGES`` and ``AGES`` and nothing else, so it costs no privacy: a value is moved
@@ -26,20 +26,19 @@ eye on the data, which is free only because they are public.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import Diff2Error
 from ..tables.files import read_tables
 from ..tables.frames import Frame
 
 if TYPE_CHECKING:
     import torch
 
+TABLE = Path(__file__).with_name("randhie.csv.gz")
 SITES = (1, 2, 3, 4, 5, 6)
 RECORDS = 20_190
 TEST_FIFTH = 0  # which fifth of the people is held out
@@ -112,26 +111,8 @@ def load() -> RandHie:
 
 
 def read_table() -> Frame:
-    """Return the table as it was published, 45 columns."""
-    path = table_path()
-    table = read_tables(path)
-    missing = {TARGET, PERSON, "site", *RANGES} - set(table.names)
-    if missing or table.size != RECORDS:
-        raise Diff2Error(
-            f"{path} is not the table of the RAND experiment: expected {RECORDS} rows, got {table.size}, missing "
-            f"columns {sorted(missing)}. Reinstall it: pip install --force-reinstall statsmodels"
-        )
-    return table
-
-
-def table_path() -> Path:
-    """Find the table inside statsmodels, without importing statsmodels (which takes seconds)."""
-    spec = importlib.util.find_spec("statsmodels")
-    for root in (spec.submodule_search_locations or []) if spec is not None else []:
-        path = Path(root) / "datasets" / "randhie" / "src" / "randhie.csv"
-        if path.is_file():
-            return path
-    raise Diff2Error("the demo's table is part of statsmodels, which is not installed; pip install 'diff2[demo]'")
+    """Return the table: inputs, target, site and person."""
+    return read_tables(TABLE)
 
 
 def scale(table: Frame) -> torch.Tensor:

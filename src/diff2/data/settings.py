@@ -22,10 +22,10 @@ OWN, SCIKIT_LEARN = SPLITS = ("own", "scikit_learn")
 
 @dataclass(frozen=True, kw_only=True)
 class CommonSettings:
-    """What may be said of files and of public tables alike.
+    """Settings that files and public tables share.
 
     Args:
-        client_column: the column that tells the clients of one table apart; without it and the next two, all records
+        client_column: the column that separates the clients of one table; without it and the next two, all records
             are one client's.
         clients: deals the records of one table to this many clients in turn.
         partition: another way to deal them, see ``partition.py``.

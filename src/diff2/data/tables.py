@@ -18,6 +18,7 @@ from ..tables.cells import MISSING, number
 from ..tables.file_format import FileFormat
 from ..tables.files import read_tables
 from ..tables.frames import Frame, as_frame
+from .catalogue import CATALOGUE
 from .settings import TableSettings
 
 
@@ -64,9 +65,11 @@ def split_by_column(whole: ClientTable, settings: TableSettings) -> list[ClientT
 def read_table(file: str, name: str, format: FileFormat) -> ClientTable:
     """Read one CSV, CSV.gz or Parquet file."""
     if not Path(file).is_file():
+        public = [entry.name for entry in CATALOGUE.values() if entry.file == Path(file).name]
+        fetch = f"; it is public, fetch it with: diff2 data fetch {public[0]}" if public else ""
         raise InvalidArgument(
             f"no file at {file}; relative names are looked up beside the run file, in --data-dir "
-            "and in the folder that the environment variable DIFF2_DATA names"
+            f"and in the folder that the environment variable DIFF2_DATA names{fetch}"
         )
     return ClientTable(name, read_tables(file, format), format.decimal)
 

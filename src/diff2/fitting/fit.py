@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._validate import one_of
+from .._validate import one_of, torch_installed
 from ..errors import InvalidArgument, WeakModelWarning
 from ..planning.filter import FILTER
 from ..tables.encode import encode
@@ -168,6 +168,8 @@ def method_of(method: str, model: Any) -> tuple[str, str]:
     one_of("method", method, (AUTO, FEATURES, NETWORK))
     if model is not None and method != NETWORK:
         raise InvalidArgument(f"a model is for method='network', got method={method!r}; ask for it, or leave model out")
+    if method == NETWORK:
+        torch_installed("method='network'")
     if method != AUTO:
         return method, f"{method}, as asked for"
     return FEATURES, (

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._files import to_json, write_whole
+from .._files import in_order, to_json, write_whole
 from .._version import __version__
 from ..errors import InvalidArgument
 from ..planning.verify import verify
@@ -81,7 +81,7 @@ def save(folder: str | os.PathLike[str], saved: Saved) -> Path:
     for name, data in documents.items():
         write_whole(target / name, data)
     write_whole(target / README, _readme(saved).encode())
-    write_whole(target / ARRAYS, _ordered(to_bytes(arrays, metadata)))
+    write_whole(target / ARRAYS, in_order(to_bytes(arrays, metadata)))
     return target
 
 
@@ -153,16 +153,6 @@ def _sha256(documents: Mapping[str, bytes], arrays: Mapping[str, np.ndarray]) ->
     for name, array in sorted(arrays.items()):
         found.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
     return found.hexdigest()
-
-
-def _ordered(data: bytes) -> bytes:
-    """Return a safetensors file with its metadata in order, which the library writes in a random one."""
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
 def _readme(saved: Saved) -> str:

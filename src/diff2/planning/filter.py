@@ -1,4 +1,4 @@
-r"""A privacy filter: releases that are chosen as one goes, within a budget that is fixed beforehand.
+r"""A privacy filter: releases that are chosen adaptively, within a budget that is fixed beforehand.
 
 Prices are in Gaussian differential privacy. Which releases are made, and how many, may depend on earlier ones, as long
 as the squares of their prices never add up to more than the budget's :math:`\mu^2`. Then the whole is
@@ -20,7 +20,7 @@ from ..privacy.repeated import REPEATED, repeated_mu
 from .header import trust_in
 
 FILTER, EVALUATION = "fit", "evaluate"
-FILTERED = (FILTER, EVALUATION, SELECTION)  # algorithms whose releases are chosen as they go
+FILTERED = (FILTER, EVALUATION, SELECTION)  # algorithms whose releases are chosen adaptively
 MOST_RELEASES = 512  # for what noise on whole numbers costs
 
 
@@ -59,7 +59,7 @@ class Filter:
         return [Release(1, FILTER, multiplier=math.sqrt(MOST_RELEASES) / self.mu, parties=parties)] * MOST_RELEASES
 
     def planned(self, parties: int = 1) -> dict[str, Any]:
-        """Return what the header of a ledger says: no number of releases, and what units are exposed to at most."""
+        """Return what the header of a ledger states: no number of releases, and what units are exposed to at most."""
         if self._repetitions is not None:
             whole = Release(1, SELECTION, sampling=REPEATED, rate=float(self._repetitions), multiplier=1 / self.mu)
             return {"releases": None, "exposure": exposure_of([whole])}
@@ -67,7 +67,7 @@ class Filter:
 
 
 def check_filter(path: str, ledger: Ledger) -> None:
-    """Refuse a ledger of such releases that says something else than its budget, or spent more."""
+    """Refuse a ledger of such releases whose header does not follow from its budget, or that spent more."""
     budget = Budget(ledger.header["budget"]["epsilon"], ledger.header["budget"]["delta"])
     repeated = ledger.header["algorithm"]["name"] == SELECTION
     found = Filter(budget, ledger.header["algorithm"].get("repetitions") if repeated else None)

@@ -1,4 +1,4 @@
-"""Whether the ledger of a fit, or of an evaluation, fits together: releases that were chosen as it went.
+"""Whether the ledger of a fit, or of an evaluation, fits together: releases that were chosen adaptively.
 
 What was asked follows from earlier releases, so no plan can be recomputed. But a unit's vector is at most ``clip``
 long, so two are between one and two of that apart, times the largest weight, which follows from the sizes. What the

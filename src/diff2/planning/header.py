@@ -118,7 +118,7 @@ def _plan(header: Mapping[str, Any]) -> Plan:
     rows = [row for rows in header["planned"]["exposure"] for row in rows]
     if not budget.private or all(row["sampling"] == FULL for row in rows):
         return plan(algorithm, budget, sizes, protection, opening_share=header["opening_share"])
-    # Calibration would take seconds. That these multipliers use up the budget, and no more, says as much.
+    # Calibration would take seconds. That these multipliers use up the budget, and no more, is as good a check.
     known = {str(purpose): float(value) for purpose, value in header["multipliers"].items()}
     found = plan(algorithm, budget, sizes, protection, opening_share=header["opening_share"], multipliers=known)
     least = 0.0 if found.accounting == "paper" else budget.epsilon * (1 - 2 * CLOSE)

@@ -131,7 +131,7 @@ def protected(protection: Protection | None, settings: Mapping[str, Any]) -> Pro
     for name in settings:
         if name not in Protection.__dataclass_fields__:
             known = ", ".join(Protection.__dataclass_fields__)
-            raise InvalidArgument(f"unknown setting {name}={settings[name]!r}; what is protected is said by: {known}")
+            raise InvalidArgument(f"unknown setting {name}={settings[name]!r}; what is protected is set by: {known}")
     return replace(found, **settings)
 
 
@@ -153,7 +153,7 @@ def _check_opening(share: float, population: Population) -> None:
 
 
 def _shares(algorithm: Algorithm, purposes: set[str], opening_share: float | None) -> dict[str, float]:
-    """Return the shares of all purposes; a routine that makes releases gets a third, if the algorithm does not say."""
+    """Return the shares of all purposes; a routine that makes releases gets a third, by default."""
     shares = dict(algorithm.shares())
     if LOCAL not in shares:
         rest = (1 - LOCAL_SHARE) / sum(shares.values())

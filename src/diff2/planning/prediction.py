@@ -16,7 +16,7 @@ the :math:`n_1` restarts and the rest for the :math:`n_2` differences, the ratio
 the same under both accountings. This is noise only: what clipping takes away from the gradient is not in it. Where T
 does not divide R, the mean number of differences is taken over the rounds there are, instead of :math:`(T-1)/2`. Where
 steps become longer or shorter within a cycle the formula is off, for early differences stay in the estimate longer.
-docs/planner-check.md holds it against runs.
+docs/planner-check.md compares it with runs.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ def cycle_growth(algorithm: Diff2, sigma_2: float, dimension: int) -> float | No
     r"""Return how much the noise of the differences alone lengthens the estimate from one restart to the next.
 
     The noise of a difference is proportional to the last step, and the next step to the estimate that holds it. With
-    gradient descent, :math:`E\lVert v_r \rVert^2` grows by :math:`1 + (\eta C_2 \sigma_2)^2 d` a round, unless the cap
-    on the radius stops it. Well above 1, the run drowns in its own noise, and the step length is not constant.
+    gradient descent, :math:`E\lVert v_r \rVert^2` grows by :math:`1 + (\eta C_2 \sigma_2)^2 d` per round, unless the
+    cap on the radius stops it. Well above 1, the run drowns in its own noise, and the step length is not constant.
     None for other routines than gradient descent.
 
     >>> from diff2 import Diff2, GradientDescent

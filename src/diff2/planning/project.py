@@ -5,8 +5,8 @@ table that lost a row, or has another column, still holds the people of all othe
 projects of their own.
 
 ``budget.jsonl`` has chained lines (``privacy/lines.py``): the limits, and each run with its whole plan, written before
-its ledger is there. So a run counts while it goes on, if it fails, and if its ledger is removed. A ledger that is found
-counts too, with all it says; a copy of one does not count twice.
+its ledger is there. So a run counts while it is running, if it fails, and if its ledger is removed. A ledger that is
+found counts too, with all its releases; a copy of one does not count twice.
 
 A line also holds a fingerprint of the records. It is keyed with ``budget.key``, which its owner alone can read: without
 the key nobody can try whether some records were used.
@@ -34,7 +34,7 @@ from ..privacy.together import Spent, smallest_unit, together
 
 REGISTER, KEY, LOCK, LEDGER = "budget.jsonl", "budget.key", "budget.lock", "ledger.jsonl"
 FORMAT = 1
-PATIENCE = 30.0  # seconds to wait for another run that is counted in
+PATIENCE = 30.0  # seconds to wait for another run that is being registered
 FIELDS = ("adjacency", "unit", "client_sizes", "seeded", "planned", "budget", "leaks")
 
 
@@ -70,7 +70,7 @@ class Standing(NamedTuple):
         return smallest_unit(run.spent for run in self.runs)
 
     def notes(self) -> list[str]:
-        """Return what one must know beside the number."""
+        """Return the caveats of the number."""
         found = []
         known = {run.records for run in self.runs if run.records}
         if len(known) > 1:
@@ -102,8 +102,8 @@ class Standing(NamedTuple):
 
 def project_of(directory: str | os.PathLike[str]) -> Path | None:
     """Return the folder of the project that a directory is in, the nearest one."""
-    here = Path(directory).resolve()
-    return next((folder for folder in (here, *here.parents) if (folder / REGISTER).is_file()), None)
+    start = Path(directory).resolve()
+    return next((folder for folder in (start, *start.parents) if (folder / REGISTER).is_file()), None)
 
 
 def set_limit(folder: Path, limit: Budget) -> None:
@@ -144,12 +144,12 @@ def standing(folder: Path, delta: float | None = None) -> Standing:
 
 
 def enter(directory: str | os.PathLike[str] | None, header: Mapping[str, Any], tag: Callable[[bytes], bytes]) -> None:
-    """Count a run in, before it spends anything; refuse one that the limit of its project does not allow.
+    """Register a run before it spends anything; refuse one that the limit of its project does not allow.
 
     Args:
         directory: of the run; in no project, or None: nothing is done.
         header: of its ledger.
-        tag: returns a hash of the records that says nothing without the key it is given.
+        tag: returns a hash of the records that reveals nothing without the key it is given.
     """
     folder = None if directory is None else project_of(directory)
     if folder is None or directory is None:
@@ -176,7 +176,7 @@ def _now() -> str:
 
 
 def _id(header: Mapping[str, Any]) -> str:
-    """Return by what a run and its ledger know each other."""
+    """Return the identifier that a run and its ledger share."""
     return hashlib.sha256(json.dumps(plain(header), sort_keys=True).encode()).hexdigest()
 
 
@@ -232,7 +232,7 @@ def _ledgers(folder: Path) -> Iterator[tuple[str, Ledger]]:
         read.require_unchanged(path)
         ledger = Ledger.of(read)
         place = os.path.relpath(path.parent, folder)
-        # The hash of the first value that was released tells runs with the same header apart.
+        # The hash of the first value that was released distinguishes runs with the same header.
         first = ledger.releases[0].sha256 if ledger.releases else ""
         key = _id(ledger.header), first or place
         if key not in found or len(found[key][1]) < len(ledger):

@@ -180,7 +180,7 @@ def _noise_std(release: Release) -> float:
 
 
 def _check_notes(where: str, header: Mapping[str, Any]) -> None:
-    """Check the fields of the header that say something by themselves."""
+    """Check the fields of the header that can be judged by themselves."""
     file = header["run_file"]
     wrong = {
         "library": header["library"] != "diff2",

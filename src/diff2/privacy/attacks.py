@@ -1,4 +1,4 @@
-r"""What a guarantee leaves to an attacker: epsilon of several units together, and guesses who is in the data.
+r"""What a guarantee leaves to an attacker: epsilon of several units together, and guesses at who is in the data.
 
 **Guesses.** Whoever knows all records but one, and both candidates for that one, has a test of one against the other.
 With at most :math:`\alpha` false positives, its true positives are at most :math:`\Phi(\Phi^{-1}(\alpha) + \mu)` for
@@ -29,7 +29,7 @@ _TINY = 1e-12  # what is given up to the tails of the noise
 
 
 def gaussian_only(profile: Exposed) -> bool:
-    """Whether a collection of releases has a mu that says all about it."""
+    """Whether a collection of releases is fully described by a mu."""
     return all(sampling == FULL for sampling, _, _ in profile)
 
 

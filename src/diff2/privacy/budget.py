@@ -10,7 +10,7 @@ from numbers import Real
 from .._validate import positive
 from ..errors import InvalidArgument, WeakEpsilonWarning
 
-MEANINGFUL = 10.0  # the largest epsilon that says something
+MEANINGFUL = 10.0  # the largest epsilon that means something
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Budget:
         return math.isfinite(self.epsilon)
 
     def warn(self, stacklevel: int = 3) -> None:
-        """Warn of an epsilon that says little; where a run or a fit is about to begin, not where a ledger is read."""
+        """Warn of an epsilon too large to mean much: before a run or a fit, not where a ledger is read."""
         if MEANINGFUL < self.epsilon < math.inf:
             warnings.warn(
-                f"epsilon={self.epsilon:g} says little: whether somebody was in the table may be told with odds of up "
-                f"to exp({self.epsilon:g}) to 1. Around 1 is strong, 3 to 5 is common; choose at most {MEANINGFUL:g}",
+                f"epsilon={self.epsilon:g} says little: whether somebody was in the table may be guessed with odds of "
+                f"up to exp({self.epsilon:g}) to 1. Around 1 is strong, 3 to 5 common; choose at most {MEANINGFUL:g}",
                 WeakEpsilonWarning,
                 stacklevel=stacklevel,
             )

@@ -127,7 +127,7 @@ def price(profile: Exposed, delta: float) -> float:
     noised = sum(count for (_, _, multiplier), count in profile.items() if multiplier != math.inf)
     if not sampled or math.isinf(mu):
         return discrete_epsilon(partial(gdp_epsilon, mu), delta, noised)
-    from .sampled import sampled_epsilon  # what it needs takes a while to import
+    from .sampled import sampled_epsilon  # slow to import
 
     return discrete_epsilon(partial(sampled_epsilon, mu, sampled), delta, noised)
 

@@ -1,9 +1,8 @@
 r"""The ledger: one line for every release, written before the value leaves.
 
-The file is self-contained: a header line with the population, the budget, the algorithm and the plan, one line a
+The file is self-contained: a header line with the population, the budget, the algorithm and the plan, one line per
 release, and a closing line with the guarantee and a hash of the model once the run is complete. Its lines are chained
-(``lines.py``). ``Ledger.read(path).epsilon()`` needs nothing else; whether all of it fits together is for
-``planning/verify.py`` to say.
+(``lines.py``). ``Ledger.read(path).epsilon()`` needs nothing else; ``planning/verify.py`` checks that all of it agrees.
 
 **Epsilon is that of the whole plan and of second releases, or of what was released if that is more.** How many releases
 a run makes, and which of them are free because two iterates are equal, may depend on released values. A sum over the
@@ -68,7 +67,7 @@ class Ledger:
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str]) -> Ledger:
-        """Open a ledger file to go on writing; a last line cut off by a crash released nothing, and is dropped."""
+        """Open a ledger file to continue it; a last line cut off by a crash released nothing, and is dropped."""
         target = Path(path)
         found = parse(target)
         found.require_unchanged(path)
@@ -161,7 +160,7 @@ class Ledger:
         return plain({"guarantee": guarantee, "released_epsilon": self.released_epsilon(), "model": self.model})
 
     def sync(self) -> None:
-        """Make the lines outlive a power failure."""
+        """Flush the lines to the disk."""
         if self.path is not None:
             with open(self.path, "ab") as file:
                 os.fsync(file.fileno())
@@ -202,7 +201,7 @@ class Ledger:
             last = {release.round: float(epsilon) for release, epsilon in zip(self.releases, path, strict=True)}
             values = [last[r] for r in rounds]
         else:
-            # Pricing takes a while: at a few rounds only, and up to such a round what it costs by then.
+            # Pricing is slow: a few rounds are priced, and every round before one of them counts as that one.
             knots = sorted({rounds[-1 - len(rounds) * k // KNOTS] for k in range(KNOTS)})
             prices = [self.released_epsilon(rounds=knot) for knot in knots]
             values = [prices[bisect_left(knots, r)] for r in rounds]

@@ -75,7 +75,7 @@ class Released(NamedTuple):
 
 
 class Mechanism:
-    """Adds noise and keeps the books.
+    """Adds noise and writes the ledger.
 
     Formal guarantee: ``release(mean, z)`` is (1/z)-GDP up to what ``discrete.py`` prices, for every history of earlier
     releases, provided the sensitivity bounds the change of ``mean.value`` under replacing one unit.
@@ -109,7 +109,9 @@ class Mechanism:
 
     def _noised(self, mean: BoundedMean, release: Release, grid: float) -> Released:
         if mean.value is None:
-            raise LedgerError("the value to be released is not here; ask the sites with a mechanism of theirs")
+            raise LedgerError(
+                "the value to be released is at the sites; ask them, with the mechanism of the federation"
+            )
         if release.mechanism == NONE:
             return self._recorded(Released(mean.value, release, 0.0))
         steps = whole_steps(mean.value, grid)
@@ -128,7 +130,7 @@ class Mechanism:
         digests = self.noise.trees.get(release.purpose, [])[:leaf]
         if len(digests) < leaf:
             raise LedgerError(
-                f"the noise of the leaves before leaf {leaf} in round {release.round} is not known here; nothing was "
+                f"the noise of the leaves before leaf {leaf} in round {release.round} is unknown; nothing was "
                 "released. Resume the run from its own checkpoint"
             )
         digests.append(self.noise.digest(steps.data, asked, digests[-1].encode() if digests else b""))
@@ -158,7 +160,7 @@ class Mechanism:
                 "finite clipping radius, or Budget(epsilon=math.inf) for a run that is not private"
             )
         if release.sensitivity == 0:
-            # Both iterates are equal: the difference is zero for every data set, and says nothing.
+            # Both iterates are equal: the difference is zero for every data set, and reveals nothing.
             return release._replace(mechanism=ZERO, multiplier=math.inf), 0.0
         if multiplier == 0:
             return release._replace(mechanism=NONE, multiplier=0.0), 0.0
@@ -231,7 +233,7 @@ def leaf_noise(
     """Return the noise of a leaf, in grid steps: what the noise of the sum of the first leaves changes by.
 
     Args:
-        digests: for each leaf up to this one what tells the noise of a node that ends with it.
+        digests: for each leaf up to this one, which noise a node that ends with it gets.
     """
     import numpy as np
 
@@ -241,8 +243,8 @@ def leaf_noise(
     total = np.zeros(dimension, dtype=np.int64)
     for sign, nodes in ((1, set(after) - set(before)), (-1, set(before) - set(after))):
         for level, index in nodes:
-            told = [digests[(index + 1 << level) - 1]] if digests else []
-            total += sign * discrete_gaussian(source, dimension, *label, level, index, *told)
+            digest = [digests[(index + 1 << level) - 1]] if digests else []
+            total += sign * discrete_gaussian(source, dimension, *label, level, index, *digest)
     return total
 
 

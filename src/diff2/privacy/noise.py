@@ -1,6 +1,6 @@
 r"""Where the noise comes from: a cryptographic stream, one for each run, round, purpose and value.
 
-A stream is SHAKE-256 over a 32-byte run key and a label. Without the key nobody can tell it from coin tosses; with the
+A stream is SHAKE-256 over a 32-byte run key and a label. Without the key it cannot be told from coin tosses; with the
 key a round that is computed again after a crash gets the *same* noise, hence the same release and not a second one.
 So whoever has the key can take the noise off: it lives in memory, in the checkpoint of an unfinished run, and nowhere
 else.
@@ -50,7 +50,7 @@ class NoiseSource:
         return hashlib.shake_256(self.key + text).digest(count)
 
     def digest(self, *content: Content) -> str:
-        """Return a hash of values that says nothing without the key.
+        """Return a hash of values that reveals nothing without the key.
 
         Empty where the source is seeded: such a run is not private, and should have the same noise on machines that
         round differently.

@@ -21,7 +21,7 @@ class Release(NamedTuple):
 
     round: int
     purpose: str  # "gradient", "difference", "local", "scaling"; each purpose has a share of the budget
-    step: int = 0  # tells several releases of one purpose in a round apart; of a tree: which leaf
+    step: int = 0  # distinguishes several releases of one purpose in a round; of a tree: which leaf
     sensitivity: float = 0.0  # how far one unit can move the value, in Euclidean length
     clip: float = 1.0  # the radius that the sensitivity is for
     sampling: str = FULL  # "fixed": on a batch drawn without replacement; "poisson"
@@ -38,13 +38,13 @@ class Release(NamedTuple):
 
     @property
     def label(self) -> tuple[int, str, int]:
-        """By which a release is told from all others of its run, and its noise from theirs."""
+        """What distinguishes a release, and its noise, from all others of its run."""
         return self.round, self.purpose, self.step
 
     def again(self) -> Release:
         """Return it as it is priced where the same label was released before, with another value.
 
-        Whom the first one exposed says little: a later node of a tree holds the units of earlier leaves as well.
+        The units of the first one are not enough: a later node of a tree holds the units of earlier leaves as well.
         """
         return self._replace(sampling=FULL, rate=1.0, members=None)
 

@@ -11,8 +11,8 @@ mean m, :math:`P(K = k) = (1 - 1/m)^{k-1} / m`, and secret. Where the mechanism 
 
 Here :math:`\varepsilon(\lambda) = \lambda \mu^2 / 2`. A release with noise on whole numbers of multiplier 1/mu has at
 most that (Canonne, Kamath & Steinke 2020), with nothing added; so has a choice that costs mu in Gaussian differential
-privacy, being computable from two Gaussians that far apart; and so have releases chosen as one goes whose squares add
-up to no more (Feldman & Zrnic 2021).
+privacy, being computable from two Gaussians that far apart; and so have releases chosen adaptively whose squares add up
+to no more (Feldman & Zrnic 2021).
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def _composed(mu: float, sampling: str, parts: list[tuple[float, float, int]], d
     tops = [_top(multiplier, rate, lost) for rate, multiplier, _ in parts]
     interval = max(min(_GRID * math.sqrt(variance / max(total, 100)), _COARSEST), max(tops) / _POINTS)
     if not interval <= _COARSEST:
-        return math.inf  # an epsilon of ten thousands
+        return math.inf  # an epsilon in the tens of thousands
     epsilon = 0.0
     for side in _SIDES[sampling]:
         composed: Any = None
@@ -179,7 +179,7 @@ def _top(multiplier: float, rate: float, lost: float) -> float:
 
 
 def _loss_variance(multiplier: float, rate: float) -> float:
-    """Return the second moment of the privacy loss of one release, about."""
+    """Return approximately the second moment of the privacy loss of one release."""
     shift = 1 / multiplier  # between the Gaussians with and without the record, of deviation 1
     x = np.linspace(shift / 2, shift + 9, 1001)  # from the point where the loss is zero
     loss = np.logaddexp(math.log1p(-rate), math.log(rate) + (x - shift / 2) * shift)

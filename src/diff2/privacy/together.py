@@ -2,7 +2,7 @@ r"""What several runs on the same records cost together.
 
 A record is in every run, in each with what it is exposed to there. So the releases of all runs are composed at one
 delta as those of one run are (``composition.py``): exactly, :math:`\mu^2 = \sum \mu_i^2`, and numerically where there
-are random batches. Which kind of unit a record was in one run says nothing of the next, so all combinations count.
+are random batches. Which kind of unit a record was in one run implies nothing for the next, so all combinations count.
 
 A guarantee for a group or a client holds for each of its records. So the whole is stated for the smallest unit.
 

@@ -13,7 +13,6 @@ SHARE, INTERNAL, SECRET = "share", "internal", "secret"
 REPORT, CARD = "report.html", "model-card.md"
 
 KNOWN = {
-    "model.pt": (SHARE, "the trained parameters"),
     "model.safetensors": (SHARE, "the arrays of the model; the guarantee is in its metadata"),
     "preparation.json": (SHARE, "how arrays and numbers make a model"),
     "schema.json": (SHARE, "columns, bounds, categories and target"),

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from .._files import read_json
+from .._version import __version__
 from ..errors import LedgerError
+from ..planning.filter import FILTERED
 from ..planning.verify import verify
 from ..privacy import Guarantee, Ledger
 from ..privacy.leaks import code_of
 from ..privacy.signing import SIGNATURE, check_signature, read_public
+from ..training.model_file import MODEL, file_digest, stated_guarantee
 
 AS_STATED, BROKEN, OVER_BUDGET, LEAKS, NOT_PRIVATE = 0, 1, 3, 4, 5  # exit status of the command
 
@@ -52,7 +56,7 @@ def judge(run: str | os.PathLike[str], public_key: str | os.PathLike[str] | None
         status, words = OVER_BUDGET, "more than its budget was spent"
     done, undone = list(checked), list(unchecked)
     signature, signed_by, why = _signature(ledger, path, public_key)
-    for what, reason in (_model(ledger, path), (signature, why)):
+    for what, reason in (_model(ledger, path), *_metadata(ledger, path), (signature, why)):
         (undone if reason else done).append(f"{what}: {reason}" if reason else what)
     return Verdict(status, words, ledger, tuple(done), tuple(undone), signed_by)
 
@@ -69,29 +73,29 @@ def _status(guarantee: Guarantee) -> tuple[int, str]:
 def _model(ledger: Ledger, path: Path) -> tuple[str, str]:
     """Compare the model file with the hash in the closing line; return what, and why it was not done."""
     folder, what = path.parent, "the model, against the hash in the closing line"
-    file = folder / "model.pt"
+    file = folder / MODEL
     if not ledger.complete or ledger.model is None:
         return what, "the ledger has no such hash" if ledger.complete else "the run is not complete"
-    if (folder / "model.safetensors").exists():
+    if not file.exists():
+        return what, f"no {file.name} beside the ledger"
+    if ledger.header["algorithm"]["name"] in FILTERED:
         from ..fitting.saving import load
 
         load(folder)  # refuses a model that is not the ledger's
-        return what, ""
-    if not file.exists():
-        return what, f"no {file.name} beside the ledger"
-    try:
-        import torch
-
-        from ..training.result import model_digest
-    except ImportError:
-        return what, "PyTorch is not installed here"
-    try:
-        found = model_digest(torch.load(file, weights_only=True))
-    except Exception as error:
-        raise LedgerError(f"{file} is not a model that a run has saved ({type(error).__name__})") from None
-    if found != ledger.model:
+    elif (found := file_digest(file)) != ledger.model:
         raise LedgerError(f"{file} has the SHA-256 {found}, the run returned a model with {ledger.model}")
     return what, ""
+
+
+def _metadata(ledger: Ledger, path: Path) -> Iterator[tuple[str, str]]:
+    """Compare the sentence in the model file with the ledger's; its words are those of the version that wrote it."""
+    what, file = "the guarantee in the metadata of the model", path.parent / MODEL
+    if not ledger.complete or ledger.model is None or not file.exists():
+        return
+    version = ledger.header["version"]
+    if version == __version__ and stated_guarantee(file) != str(ledger.guarantee()):
+        raise LedgerError(f"{file} states another guarantee than its ledger; copy the folder anew")
+    yield what, "" if version == __version__ else f"version {version} wrote it, and may have put it in other words"
 
 
 def _signature(ledger: Ledger, path: Path, public_key: str | os.PathLike[str] | None) -> tuple[str, str | None, str]:

@@ -8,7 +8,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ..planning.filter import FILTERED
 from ..privacy import Ledger
+from ..training.model_file import MODEL
 
 OF_FIT = "on the records of the fit itself, which is optimistic by little; diff2 evaluate scores on others"
 UNSURE = "from history.csv, which the ledger does not vouch for"
@@ -16,7 +18,7 @@ UNSURE = "from history.csv, which the ledger does not vouch for"
 
 def worth(folder: Path, ledger: Ledger) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """Return the quality of a run's model, None where it was not measured, and its health."""
-    if (folder / "model.safetensors").exists():
+    if ledger.header["algorithm"]["name"] in FILTERED and (folder / MODEL).exists():
         from ..fitting.saving import load
 
         health = load(folder).health

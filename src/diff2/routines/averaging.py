@@ -29,8 +29,8 @@ class Averaging(Routine):
 
     Args:
         routine: moves the parameters.
-        start: share of the rounds, of [0, 1), after which averaging starts; until then the output is the routine's.
-        decay: weight of the past in an exponential moving average, of [0, 1); None: the mean, all rounds alike.
+        start: share of the rounds, in [0, 1), after which averaging starts; until then the output is the routine's.
+        decay: weight of the past in an exponential moving average, in [0, 1); None: the mean, all rounds alike.
     """
 
     routine: Routine

@@ -66,12 +66,12 @@ def check_routine(kind: type[Routine]) -> str:
     elif not is_dataclass(kind) or not kind.__dataclass_params__.frozen:
         missing = "it must be a frozen dataclass: put @dataclass(frozen=True) above it"
     if missing:
-        raise InvalidArgument(f'{called}: {missing}; see CONTRIBUTING.md, "A routine"')
+        raise InvalidArgument(f"{called}: {missing}; see help(diff2.Routine)")
     return kind.name
 
 
 def fraction(name: str, value: Any) -> None:
-    """Require a number of [0, 1), such as a momentum.
+    """Require a number in [0, 1), such as a momentum.
 
     >>> fraction("momentum", 1.0)
     Traceback (most recent call last):

@@ -31,7 +31,7 @@ from .schedule import SCHEDULES, scheduled
 
 @dataclass(frozen=True)
 class BVRLocalSGD(Routine):
-    """Bias-variance reduced local SGD at one client a round.
+    """Bias-variance reduced local SGD at one client per round.
 
     Args:
         learning_rate: eta, of every step.

@@ -31,7 +31,7 @@ class Momentum(PostProcessing):
 
     Args:
         learning_rate: eta.
-        momentum: beta of [0, 1); 0 is gradient descent.
+        momentum: beta, in [0, 1); 0 is gradient descent.
         schedule: how eta changes over the rounds: ``"constant"``, ``"cosine"`` or ``"inverse_root"``.
     """
 

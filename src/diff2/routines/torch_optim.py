@@ -78,13 +78,13 @@ class TorchOptimizer(PostProcessing):
 
     Args:
         optimizer: a class (``torch.optim.AdamW``) or its name there (``"AdamW"``). A class from elsewhere is kept by
-            its full name, and must stand at the top level of a module.
+            its full name, and must be defined at the top level of a module.
         options: what the class takes besides the parameters, such as ``{"lr": 0.01}``: numbers, text and lists of them.
         schedule: how ``lr`` changes over the rounds: ``"constant"``, ``"cosine"`` or ``"inverse_root"``.
 
     Raises:
         InvalidArgument: where the optimiser needs a closure (LBFGS), cannot move one dense vector (SparseAdam, Muon),
-            refuses its options, or does not go on exactly where it was after its state was stored and read back.
+            refuses its options, or does not resume exactly once its state was stored and read back.
     """
 
     optimizer: str | type
@@ -145,7 +145,7 @@ class TorchOptimizer(PostProcessing):
                 params, state = self._move(_stored(state), params, gradient, None)
         except Exception as error:
             raise InvalidArgument(
-                f"{called} cannot move one dense vector of parameters: {error}. Mend the options, or choose another"
+                f"{called} cannot move one dense vector of parameters: {error}. Correct the options, or choose another"
             ) from error
         if self.schedule != "constant" and "lr" not in optimizer.defaults:
             raise InvalidArgument(f"{called} has no learning rate 'lr' to change; use schedule='constant'")
@@ -175,7 +175,7 @@ def _name_of(optimizer: Any) -> str:
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise InvalidArgument(
             f"optimizer={name!r} evaluates the loss several times in a step (it needs a closure), and there is one "
-            "private estimate a round; choose another, such as 'AdamW'"
+            "private estimate per round; choose another, such as 'AdamW'"
         )
     return str(name)
 

@@ -59,9 +59,9 @@ def draft_run_file(
     low, high = map(json.dumps, OPEN)
     bounds = [f"{_text(name)} = [{low}, {high}]" for name in bounded]
     classes = [] if task == "regression" else ["classes = []  # all classes that everybody knows to be possible"]
-    where = [f"files = [{', '.join(_text(str(file)) for file in files)}]  # one table a client"]
+    where = [f"files = [{', '.join(_text(str(file)) for file in files)}]  # one table per client"]
     if len(files) == 1:
-        where = [f'file = {_text(str(files[0]))}  # one client; client_column = "..." tells several apart']
+        where = [f'file = {_text(str(files[0]))}  # one client; client_column = "..." separates several']
     lines = [
         "# What is trained on what, how, and within which budget. Every key: diff2 run-schema.",
         "# Write what is open, look at what to expect (diff2 plan), then train (diff2 train).",

@@ -1,4 +1,4 @@
-"""A plan and what to expect of it, from a run file or from options; tables are counted, where nobody says how large."""
+"""A plan and what to expect of it, from a run file or from options; tables are counted where no sizes are given."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _typical_lengths(algorithm: Diff2) -> list[float]:
 
 
 def _dimension(run: RunFile) -> int | None:
-    """Return the number of parameters of the run's model, where the file says how many inputs and outputs there are."""
+    """Return the number of parameters of the run's model, where the file fixes its numbers of inputs and outputs."""
     data = run.data
     if data is None or data.inputs is None or data.outputs is None:
         return None

@@ -45,11 +45,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """``[model]``: a fully connected network. ``seed`` draws its start, which holds nothing private."""
+    """``[model]``: a fully connected network. Other models are trained from Python.
+
+    Args:
+        hidden: widths of the hidden layers; [] is a linear model.
+        activation: between the layers.
+        seed: draws the starting point, which holds nothing private.
+    """
 
     hidden: tuple[int, ...] = (10,)
     activation: str = "softplus"
-    seed: int = 0  # fixed, so that a killed run finds the same start again
+    seed: int = 0  # a number, so that a killed run finds the same start again
 
     def __post_init__(self) -> None:
         one_of("activation", self.activation, ACTIVATIONS)
@@ -60,14 +66,24 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class PrivacySettings:
-    """``[privacy]``: the budget, and how it is kept."""
+    """``[privacy]``: the budget, and how it is kept.
+
+    Args:
+        epsilon: of the whole run; ``"inf"`` adds no noise.
+        delta: well below one over the number of records.
+        accounting: ``"paper"`` uses the closed forms of the paper, which need more noise.
+        unit: what is protected: a record, or all records of a client. For groups, see ``group_column`` in ``[data]``.
+        strict: refuse leaks instead of warning.
+        public_sizes: with Poisson batches, a public number of records that each client has at most, or one for each;
+            the exact numbers would leak.
+    """
 
     epsilon: float
     delta: float
     accounting: str = "exact"
-    unit: str = "record"  # or "client"; groups of records: data.group_column
+    unit: str = "record"
     strict: bool = False
-    public_sizes: int | tuple[int, ...] | None = None  # with Poisson batches: records of each client at most
+    public_sizes: int | tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         one_of("accounting", self.accounting, ACCOUNTINGS)
@@ -81,7 +97,19 @@ class PrivacySettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """``[run]``: what belongs to no other table. A ``seed`` makes the noise repeatable and the run *not private*."""
+    """``[run]``: what belongs to no other table.
+
+    Args:
+        weighting: ``"clients"``: the mean of the clients' risks; ``"records"``: the mean over all records.
+        clients_per_round: this many clients take part in a round; by default all. Each is priced for its rounds.
+        client_order: ``"round_robin"``: a shuffled, public order; ``"random"``: drawn in secret, for unit "client".
+        output: ``"last"``: the last iterate; ``"uniform"``: one drawn at random, as in the paper's theorems.
+        dtype: precision of parameters and records.
+        seed: makes the noise repeatable and the run *not private*.
+        metrics_every: exact training loss and gradient norm every this many rounds, in history.csv; leaks.
+        engine: how gradients are computed, by name; it changes speed and the last bits.
+        sign_with: a file with an Ed25519 key, beside the run file; signs the ledger when the run is complete.
+    """
 
     weighting: str = "clients"
     clients_per_round: int | None = None
@@ -91,7 +119,7 @@ class RunSettings:
     seed: int | None = None
     metrics_every: int | None = None
     engine: str = "auto"
-    sign_with: str | None = None  # a file with an Ed25519 key; looked up beside the run file
+    sign_with: str | None = None
 
     def __post_init__(self) -> None:
         Protection("client", self.weighting, self.clients_per_round, self.client_order)
@@ -115,7 +143,9 @@ class FederationSettings:
         start_timeout: seconds to wait until the sites are there.
         minimum_sites: the run begins with at least this many of the sites, and then keeps to those; by default all.
         restarts: how often a run that stopped is resumed as a new job.
-        trust: who adds the noise: ``"server"``, or ``"sites"``, each its own; see ``privacy/trust.py``.
+        trust: who adds the noise: ``"server"``, or ``"sites"``, each its own.
+        min_honest_sites: with trust "sites", at least this many add their noise and keep it secret; by default all.
+        secure_aggregation: ``"tenseal"``: the server adds ciphertexts, and one of the sites leads.
     """
 
     sites: tuple[str, ...] = ()
@@ -177,7 +207,7 @@ def portable(engine: str) -> str:
 
 
 def protection_of(privacy: PrivacySettings, run: RunSettings, *, grouped: bool) -> Protection:
-    """Return what ``[privacy]`` and ``[run]`` say of it; with groups of records, these are the unit."""
+    """Return what ``[privacy]`` and ``[run]`` set; with groups of records, these are the unit."""
     unit = "group" if grouped and privacy.unit == "record" else privacy.unit
     return Protection(unit, run.weighting, run.clients_per_round, run.client_order, privacy.accounting)
 
@@ -243,7 +273,7 @@ def _check_tables(content: Mapping[str, Any], tables: Sequence[str], problems: P
 
 
 def _run_file(path: Path, content: Mapping[str, Any], data_dir: str | os.PathLike[str] | None) -> RunFile:
-    """Return the run file; all that is wrong in any of its tables is said at once."""
+    """Return the run file; all that is wrong in any of its tables is reported at once."""
     problems, tables, federation = Problems(), content, content.get("federation")
     routine = problems.trying(lambda: named("routine", required_table(tables, "routine"), ROUTINES))
     algorithm: Any = problems.trying(

@@ -1,4 +1,4 @@
-"""A run from a run file: read the tables, train, and leave a directory that says everything about the model."""
+"""A run from a run file: read the tables, train, and leave a directory that describes the model in full."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from ..errors import CheckpointError, InvalidArgument
 from ..models.mlp import mlp
 from ..training.arguments import Compute
 from ..training.build import prepare
+from ..training.model_file import MODEL
 from ..training.result import TrainResult
 from .data_table import AT_SITES
 from .reader import ModelSettings, RunFile, RunSettings, portable
 from .scaling import PrivateScaling, scaled_encoding
 
-FILES = ("model.pt", "ledger.jsonl", "result.json", "history.csv", "checkpoint.pt")
+FILES = (MODEL, "ledger.jsonl", "result.json", "history.csv", "checkpoint.pt")
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A trained model, where it is, and what its files say."""
+    """A trained model, where it is, and what is in its files."""
 
     result: TrainResult
     directory: Path
@@ -116,6 +117,8 @@ class SavedModel(NamedTuple):
 
 def load_model(directory: str | os.PathLike[str]) -> SavedModel:
     """Return what ``diff2 train`` left in a directory, ready to predict."""
+    from safetensors.torch import load_file
+
     folder = Path(directory)
     try:
         document = read_json(folder / "result.json") or {}
@@ -124,7 +127,7 @@ def load_model(directory: str | os.PathLike[str]) -> SavedModel:
         raise InvalidArgument(f"{folder / 'result.json'} was not written by 'diff2 train' ({error!r})") from None
     model = mlp(len(encoding.inputs), encoding.outputs, hidden=shape["hidden"], activation=shape["activation"])
     model.to(getattr(torch, shape["dtype"]))
-    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
+    model.load_state_dict(load_file(folder / MODEL))
     return SavedModel(model, encoding)
 
 

@@ -59,7 +59,7 @@ def scaled_encoding(tables: EncodedClients, value: np.ndarray, noise_std: float)
 
 
 def _rounding_error(records: int, columns: int) -> float:
-    """Bound how far a mean in double precision is from the exact one: one rounding an addition, of at most c."""
+    """Bound how far a mean in double precision is from the exact one: one rounding per addition, of at most c."""
     return (records + 16) * 2.0**-53 * SQUARES * math.sqrt(2 * columns)
 
 

@@ -208,10 +208,10 @@ def prepare(
     metrics = None
     if metrics_every is not None:
         metrics = ExactMetrics(engine, loss_function, cohort, protection.weighting, metrics_every, held)
-    return assembled(noise_plan, untouched, engine, run, cohort, mechanism, output, metrics, strict=strict)
+    return build_training(noise_plan, untouched, engine, run, cohort, mechanism, output, metrics, strict=strict)
 
 
-def assembled(
+def build_training(
     noise_plan: Plan,
     untouched: nn.Module,
     engine: Engine,

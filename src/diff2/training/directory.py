@@ -2,7 +2,7 @@
 
 A checkpoint of an unfinished run holds the key of its noise, so the file is readable by its owner alone, and the key is
 wiped when the run is complete. Resuming with other settings, or with other records, is refused: a value that differs
-would be released, and paid for, a second time, and one that does not would tell that it is the same.
+would be released, and paid for, a second time, and one that does not would reveal that it is the same.
 
 The order on disk: the checkpoint with the key comes first, then the ledger, then ledger lines, then values. A run that
 is killed anywhere in between can be resumed, and releases nothing twice.
@@ -180,7 +180,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def records_tag(key: bytes, clients: Sequence[Iterable[torch.Tensor]]) -> bytes:
-    """Return a hash of all records that says nothing without the key."""
+    """Return a hash of all records that reveals nothing without the key."""
     digest = hmac.new(key, digestmod=hashlib.blake2b)
     for client in clients:
         for part in client:

@@ -12,7 +12,7 @@ from .._version import __version__
 from ..gradients import Engine
 from ..planning import Plan
 from ..planning.header import described
-from .result import model_digest
+from .model_file import model_digest
 
 
 def header(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-MOSTLY = 0.9  # share of noise from which on a run says so
+MOSTLY = 0.9  # share of noise from which on a run is called mostly noise
 NAMES = ("estimate_norm", "estimate_std")  # of the history, which are used
 PARTS = 10  # of the rounds, of which the first and the last are shown
 

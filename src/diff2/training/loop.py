@@ -24,7 +24,8 @@ from ..questions import Cohort, Round
 from .callbacks import RunCallback
 from .directory import RunDirectory
 from .metrics import ExactMetrics
-from .result import TrainResult, history_table, model_digest
+from .model_file import model_digest
+from .result import TrainResult, history_table
 
 CHECKPOINT_SECONDS = 2.0
 
@@ -96,7 +97,7 @@ class Training:
         except Exception:  # not chained either: a traceback would show it
             pass
         raise Diff2Error(
-            f"round {state.round + 1} failed, and why is not said, because the reason may quote records "
+            f"round {state.round + 1} failed; the reason is withheld, because it may quote records "
             "(strict=True). Try model, loss and algorithm on made-up records without strict"
         )
 
@@ -134,7 +135,7 @@ class Training:
         return TrainState(r, params, estimator, routine, output), info
 
     def run(self, *, callbacks: Sequence[Callback] = (), progress: Show = None) -> TrainResult:
-        """Do all rounds that are left, and close the books. A callback that returns True ends the run early."""
+        """Do all rounds that are left, and close the ledger. A callback that returns True ends the run early."""
         state, resumed = self.init(), self.directory.resumed
         ledger, rounds = self.mechanism.ledger, self.plan.algorithm.rounds
         history = [] if resumed is None else list(resumed.history)

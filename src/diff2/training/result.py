@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import math
 import os
 from collections.abc import Mapping
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from .._files import write_json
@@ -20,11 +18,12 @@ from .._vectors import Vector
 from ..planning.plan import Plan
 from ..privacy import Ledger
 from .health import health_of
+from .model_file import MODEL, write_model
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """A trained model, and everything needed to say what it cost. Nothing in it has seen a record."""
+    """A trained model, and everything needed to state what it cost. Nothing in it has seen a record."""
 
     model: nn.Module
     params: Vector  # of the model, as one vector
@@ -68,14 +67,14 @@ class TrainResult:
         }
 
     def save(self, directory: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> Path:
-        """Write model.pt, result.json and history.csv; the ledger is there already if the run had this directory.
+        """Write model.safetensors, result.json, history.csv; the ledger is there already if the run had this directory.
 
         Args:
             more: what else result.json should say.
         """
         target = Path(directory)
         target.mkdir(parents=True, exist_ok=True)
-        torch.save(self.model.state_dict(), target / "model.pt")
+        write_model(target / MODEL, self.model, self.guarantee)
         write_json(target / "result.json", {**self.summary(), **(more or {})})
         with (target / "history.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
@@ -83,15 +82,6 @@ class TrainResult:
             for row in zip(*(column.tolist() for column in self.history.values()), strict=True):
                 writer.writerow("" if cell != cell else cell for cell in row)  # NaN: not measured in this round
         return target
-
-
-def model_digest(model: nn.Module | Mapping[str, torch.Tensor]) -> str:
-    """Return the SHA-256 of all that a model holds, trained or not: names, shapes, types and values, by name."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted((model.state_dict() if isinstance(model, nn.Module) else model).items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def history_table(rows: list[dict[str, Any]], ledger: Ledger) -> dict[str, np.ndarray]:

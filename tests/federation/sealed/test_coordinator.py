@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from diff2._files import read_json
 from diff2.federation.faults import BadAnswer, SiteRefused, SitesMissing
@@ -18,6 +17,7 @@ from diff2.federation.site.policy import read_site_file
 from diff2.federation.wire.messages import Message, read, write
 from diff2.federation.wire.transport import InProcessTransport
 from diff2.privacy import Ledger
+from diff2.training.model_file import file_digest, model_digest
 from federated import NAMES, federated_run, in_process, lines, own_noise, write_sites
 
 pytestmark = pytest.mark.filterwarnings("ignore::diff2.WeakDeltaWarning")
@@ -49,7 +49,7 @@ def same_as_in_the_open(directory, tmp_path, name="diff2"):
         assert np.array_equal(np.load(path)["params"], expected.params.numpy())
     (folder,) = (directory / NAMES[0] / "diff2-site" / "runs").iterdir()
     assert Ledger.read(folder / "ledger.jsonl").releases == expected.ledger.releases
-    assert (folder / "model.pt").exists()
+    assert (folder / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("name", ["diff2", pytest.param("bvr", marks=pytest.mark.slow)])
@@ -160,5 +160,4 @@ def test_the_simulator_gives_the_same_bytes(aggregation, keys, tmp_path, monkeyp
     else:
         expected, _ = federated_run(own_noise("diff2", 2), tmp_path / "open")
         assert Ledger.read(spec.directory / "ledger.jsonl").releases == expected.ledger.releases
-        state = torch.load(spec.directory / "model.pt", weights_only=True)
-        assert torch.equal(torch.cat([part.reshape(-1) for part in state.values()]), expected.params)
+        assert file_digest(spec.directory / "model.safetensors") == model_digest(expected.model)

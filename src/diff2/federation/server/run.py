@@ -23,7 +23,7 @@ from ...errors import CheckpointError, InvalidArgument
 from ...privacy import Mechanism
 from ...privacy.release import ADD_OR_REMOVE_ONE
 from ...training.arguments import declare_leaks
-from ...training.build import assembled
+from ...training.build import build_training
 from ...training.directory import RunDirectory
 from ...training.header import header, same_bytes
 from ...training.loop import Training
@@ -104,7 +104,7 @@ def prepare_at_sites(
         options["honest"] = trust["min_honest_sites"]
         asking = OwnNoiseCohort(*place, **options) if keys is None else SealedCohort(*place, keys=keys, **options)
         cohort, mechanism = asking, SitesMechanism(asking, ledger, run.noise)
-    return assembled(noise_plan, agreement.build_model(), engine, run, cohort, mechanism, agreement.run.output)
+    return build_training(noise_plan, agreement.build_model(), engine, run, cohort, mechanism, agreement.run.output)
 
 
 def asked(transport: Transport, message: Message, sites: Sequence[str], timeout: float) -> Mapping[str, Message]:

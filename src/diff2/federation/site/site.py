@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import threading
 import time
 import traceback
@@ -22,39 +21,26 @@ from typing import Any
 
 from ..._version import __version__
 from ...errors import Diff2Error, InvalidArgument
-from ...planning import Plan
-from ...privacy import NoiseSource
 from ...privacy.release import ADD_OR_REMOVE_ONE
 from ...training.directory import records_tag
 from ..agreement import AnyAgreement, read_agreement
 from ..faults import BadMessage, CannotWrite, Refusal
-from ..fit_agreement import FitAgreement, FitPlan
-from ..own_noise.noise import check_trust
 from ..sealed.keys import MODEL, NO_KEYS, SEALED, SiteKeys, sealed_answer, store_model
 from ..wire.messages import Message, digest, read, refusal, write
-from ..wire.request import (
-    ASK,
-    CLOSE,
-    CLOSED,
-    DESCRIBE,
-    DESCRIPTION,
-    OPEN,
-    OPENED,
-    whole_number,
-)
+from ..wire.request import ASK, CLOSE, CLOSED, DESCRIBE, DESCRIPTION, OPEN, OPENED
 from ..wire.transport import NOBODY, Caller
 from .approval import approve, approved, require_approved
 from .columns import Column
 from .ledger import Answer, RunLine, SiteLedger
 from .open_fit import OpenFit
 from .open_run import OpenRun
+from .opening import RUN_ID, opened_run, stated
 from .policy import Policy, SiteFile
 from .records import SiteRecords, load_records
 from .run_key import key_path, run_source
 from .table_records import TableRecords
 
 LOG = logging.getLogger("diff2.site")
-RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class Site:
@@ -217,7 +203,8 @@ class Site:
 
     def _open(self, message: Message) -> Message:
         agreement = self._agreement(message)
-        run, sites, plan = self._stated(message, agreement)
+        by_name = approved(self._directory, agreement)
+        run, sites, plan = stated(message, agreement, self.name, self.policy, by_name=by_name)
         index, records = sites.index(self.name), self._records(agreement)
         if plan.client_sizes[index] != self._size(agreement, records):
             raise Refusal("the size stated for this site is not the one it reported")
@@ -228,7 +215,7 @@ class Site:
             raise Refusal("the run is complete; it cannot be opened again")
         self._require_affordable(run, agreement)
         source = run_source(self._directory, run, agreement.run.seed, new=known is None)
-        opened = _opened(agreement, plan, index, records, source, message.fields.get("records"))
+        opened = opened_run(agreement, plan, index, records, source, message.fields.get("records"))
         if opened.engine != message.fields.get("engine"):
             raise Refusal(
                 f"this site computes gradients with the engine {opened.engine!r}, the server expects "
@@ -254,27 +241,6 @@ class Site:
         """Refuse a run that was not answered yet, hence cost nothing, and would now exceed the policy's total."""
         if not self.ledger.charged(run):
             self.policy.check_total(agreement, self.ledger.epsilon, self.ledger.delta)
-
-    def _stated(self, message: Message, agreement: AnyAgreement) -> tuple[str, tuple[str, ...], Plan | FitPlan]:
-        """Return the run, its sites and its plan as the server states them."""
-        run, sites, sizes = (message.fields.get(name) for name in ("run", "sites", "sizes"))
-        if not isinstance(run, str) or not RUN_ID.fullmatch(run):
-            raise BadMessage("expected run to be 32 hexadecimal digits")
-        if not isinstance(sites, list) or not isinstance(sizes, list) or len(sites) != len(sizes):
-            raise BadMessage("expected sites and sizes to be lists of the same length")
-        if sites.count(self.name) != 1:
-            raise Refusal("this site is not among the sites of the run")
-        if sites != [site for site in agreement.sites if site in sites] or len(sites) < agreement.required_sites:
-            raise Refusal("the sites of the run are not those of the agreement, in its order")
-        counts = [whole_number({"size": size}, "size") for size in sizes]
-        try:
-            check_trust(agreement, len(sites))
-            plan = agreement.plan(counts)
-        except Diff2Error as error:
-            raise Refusal(f"the agreement cannot be accepted: {error}") from None
-        by_name = approved(self._directory, agreement)
-        self.policy.check_sites(agreement, plan, self.name, sites, by_name=by_name)
-        return run, tuple(sites), plan
 
     def _close(self, run: str) -> Message:
         self.ledger.end(run)
@@ -323,14 +289,6 @@ class Site:
         if not poisson and records.records < max(self.policy.smallest_size, self.policy.reported_size or 1):
             raise Refusal("the site has fewer records than its policy requires")
         return records if self.policy.reported_size is None else records.first(self.policy.reported_size)
-
-
-def _opened(
-    agreement: AnyAgreement, plan: Any, client: int, records: Any, source: NoiseSource, stated: Any
-) -> OpenRun | OpenFit:
-    if isinstance(agreement, FitAgreement):
-        return OpenFit(agreement, plan, client, records, source, stated)
-    return OpenRun(agreement, plan, client, records, source)
 
 
 def site_from_file(name: str, file: SiteFile) -> Site:
