@@ -25,11 +25,13 @@ help:
 demo: .venv/stamp-demo
 	$(BIN)/diff2 demo --out diff2-demo
 
+# Bytecode is kept whatever the environment says: rewriting all tests takes every worker seconds. Neighbouring tests stay
+# in one worker, so that what they share is made once.
 test: .venv/stamp-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: .venv/stamp-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
 
 test-wheel: .venv/stamp-dev
 	$(BIN)/python -m pytest -m slow tests/test_wheel.py
