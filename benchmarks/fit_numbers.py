@@ -4,6 +4,7 @@ python -m benchmarks.fit_numbers expectation [--fits 100]   # what is expected b
 python -m benchmarks.fit_numbers optimism [--seeds 5]       # R^2 on the records of a fit, and on other people
 python -m benchmarks.fit_numbers counts [--seeds 3]         # share of the Poisson deviance, by splits of the people
 python -m benchmarks.fit_numbers few [--seeds 10]           # R^2 on few records
+python -m benchmarks.fit_numbers speed [--seeds 3]          # seconds of a fit: 16,512 x 8, and 500,000 x 54 once
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+import time
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -70,7 +72,7 @@ def optimism(seeds: int) -> None:
     data = Data.load()
     for seed in range(seeds):
         model = data.fitted(1.0, seed)
-        own = explained(data.train[VISITS].to_numpy(), model.predict(data.train))
+        own = explained(np.asarray(data.train[VISITS]), model.predict(data.train))
         assert model.health is not None
         print(
             f"own {own:.3f}, others {data.r2(model.predict(data.test)):.3f}, private score {model.health.score}",
@@ -124,9 +126,20 @@ def few(seeds: int) -> None:
         )
 
 
+def speed(seeds: int) -> None:
+    """Print the seconds of fits at epsilon 1, with as many threads as there are."""
+    for rows, columns, repeats in ((16_512, 8, seeds), (500_000, 54, 1)):
+        table, schema = synthetic(np.random.default_rng(0), rows, columns, bent=True)
+        for seed in range(repeats):
+            wall, processor = time.perf_counter(), time.process_time()
+            diff2.fit(table, schema, epsilon=1.0, delta=1e-8, seed=seed)
+            wall, processor = time.perf_counter() - wall, time.process_time() - processor
+            print(f"{rows:,} x {columns}: {wall:.1f} s, {processor:.1f} s of processors", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    measures = {"expectation": expectation, "optimism": optimism, "counts": counts, "few": few}
+    measures = {"expectation": expectation, "optimism": optimism, "counts": counts, "few": few, "speed": speed}
     parser.add_argument("what", choices=list(measures))
     parser.add_argument("--fits", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=5)

@@ -23,9 +23,9 @@ class TestRule:
         assert expected_share(10**7, 1.0, 8, classes) > 0.85
 
     def test_the_sentence_names_what_would_help(self):
-        said = warning_of(0.5, 1e-4, 1 / 300, 8)
-        assert "300 records and epsilon 0.5" in said
-        assert "R^2 of about 0.00" in said
+        said = warning_of(0.5, 1e-4, 1 / 200, 8)
+        assert "200 records and epsilon 0.5" in said
+        assert "R^2 of about 0.04" in said
         assert "records or epsilon" in said
         assert warning_of(0.5, 1e-6, 1e-5, 8) is None
         assert "epsilon" not in warning_of(0.5, 1e-3, 1 / 60, 30).partition("records would give")[2]
