@@ -8,8 +8,8 @@ Of what can be explained, a private model explains about
 with N one over the heaviest weight of a unit, mu the budget in Gaussian differential privacy, p columns and K classes
 (two, of a regression). A, b, c, d were fitted to 277 fits of synthetic tables, 150 of regression and 127 of
 classification: 2 to 30 correlated normal columns, 80 to 6,000 records, epsilon .3 to 8, a linear truth or one with a
-sine and a product, half of the deviance to be explained. The rule is off by .17 on 100 fresh regressions (root mean square).
-No real table was used. It is for telling "nothing" from "something".
+sine and a product, half of the deviance to be explained. The rule is off by .17 on 100 fresh regressions (root mean
+square). No real table was used. It is for telling "nothing" from "something".
 """
 
 from __future__ import annotations
