@@ -103,7 +103,8 @@ class Diff2(Algorithm):
                 f"got routine={routine!r}, budget_split={split!r}, clip_smoothness={self.clip_smoothness!r}; give a "
                 "number"
             )
-        return best_interval(self.rounds, routine.learning_rate * self.clip_smoothness, dimension * sigma**2, split)
+        step, noise = routine.learning_rate * self.clip_smoothness, dimension * sigma**2
+        return best_interval(self.rounds, step, noise, split, routine.schedule)
 
     def init(self, params: Vector, population: Population) -> dict[str, Any]:
         # x_{-1} and v_0 are never used: round 1 is a restart.

@@ -45,9 +45,15 @@ class Interval(NamedTuple):
     restart_interval: int
     loss: float
     squared_gradient_norm: float
+    schedule: str = "constant"  # of the learning rate
 
     @property
     def reason(self) -> str:
+        if self.schedule != "constant":
+            return (
+                f"restart_interval='auto' is 1, which is DP-GD: a step that decays ({self.schedule!r}) averages the "
+                "noise of DP-GD as well, and differences then gain nothing"
+            )
         if self.restart_interval == 1:
             return (
                 "restart_interval='auto' is 1, which is DP-GD: with this budget, number of records and learning rate "
@@ -60,18 +66,24 @@ class Interval(NamedTuple):
         )
 
 
-def best_interval(rounds: int, step: float, noise: float, split: float) -> Interval:
+def best_interval(rounds: int, step: float, noise: float, split: float, schedule: str = "constant") -> Interval:
     """Return the interval of least noise in the loss, or 1 where none is better than DP-GD.
+
+    With a step that decays it is 1: the last, small steps average the fresh noise of DP-GD, but not noise that stays
+    for a cycle. On runs with a cosine the intervals of constant steps cost up to half of the loss.
 
     Args:
         rounds: R.
         step: the learning rate times C2.
         noise: the squared length of DP-GD's noise, in units of C1^2.
         split: u.
+        schedule: of the learning rate.
 
     >>> best_interval(2000, step=1.25, noise=0.0006, split=1.25)[0], best_interval(2000, 1.25, 0.006, 1.25)[0]
     (22, 1)
     """
+    if schedule != "constant":
+        return Interval(1, 1.0, 1.0, schedule)
     candidates = [Interval(T, *_variance(T, step, noise, split)) for T in _intervals(min(MOST, rounds))]
     best = min(candidates, key=lambda one: one.loss, default=Interval(1, 1.0, 1.0))
     return best if best.loss <= 1 - LEAST_GAIN else Interval(1, 1.0, 1.0)

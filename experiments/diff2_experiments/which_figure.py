@@ -1,0 +1,85 @@
+"""The figure and the table of which algorithm, when: what ``which_algorithm`` stored, one point per seed.
+
+python -m diff2_experiments.which_figure STORE --figure which-algorithm.png --table which-algorithm.csv
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .store import Run, RunStore
+from .which_algorithm import INTERVALS, MEASURES, METHODS, TUNING_SEED, chosen
+from .which_problems import PROBLEMS
+
+LINES = {
+    ("dpgd", "constant"): ("DP-GD, constant step", "#d55e00", "o-"),
+    ("diff2", "constant"): ("DIFF2, constant step", "#009e73", "o-"),
+    ("dpgd", "cosine"): ("DP-GD, cosine", "#d55e00", "s:"),
+    ("diff2", "cosine"): ("DIFF2, cosine", "#009e73", "s:"),
+    ("adam", "cosine"): ("DP-GD + Adam, cosine", "#0072b2", "^:"),
+}
+FIELDS = ("problem", "measure", "method", "schedule", "size", "rate", "interval", "seed", "value")
+
+
+def measured(runs: list[Run]) -> list[dict[str, Any]]:
+    """Return the fresh seeds of the settings that were chosen by each measure, one row per seed."""
+    found, intervals = [], {method: INTERVALS.get(method, (1,)) for method in METHODS}
+    tried = [run for run in runs if run["seed"] == TUNING_SEED and run["interval"] in intervals[run["method"]]]
+    fresh = [run for run in runs if run["seed"] != TUNING_SEED]
+    for measure in MEASURES:
+        for best in chosen(tried, measure):
+            names = ("problem", "method", "schedule", "size", "rate", "interval")
+            for run in fresh:
+                if all(run[name] == best[name] for name in names):
+                    found.append({**{name: run[name] for name in FIELDS[:-1] if name in run}, "measure": measure,
+                                  "value": run[measure]})  # fmt: skip
+    return found
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Draw loss and squared gradient norm against N mu, for each problem."""
+    import matplotlib.pyplot as plt
+
+    problems = [name for name in PROBLEMS if any(row["problem"] == name for row in rows)]
+    figure, axes = plt.subplots(len(problems), 2, figsize=(10, 3.6 * len(problems)), squeeze=False)
+    for (problem, measure), axis in zip([(p, m) for p in problems for m in MEASURES], axes.flat, strict=True):
+        for key, (label, colour, style) in LINES.items():
+            values: dict[float, list[float]] = defaultdict(list)
+            for row in rows:
+                if (row["problem"], row["measure"], row["method"], row["schedule"]) == (problem, measure, *key):
+                    values[row["size"]] += [row["value"]] if row["value"] is not None else []
+            sizes = sorted(size for size in values if values[size])
+            axis.plot(sizes, [statistics.fmean(values[size]) for size in sizes], style, color=colour, label=label)
+            for size in sizes:
+                axis.plot([size] * len(values[size]), values[size], ".", color=colour, markersize=3)
+        axis.set(xscale="log", yscale="log", title=f"{PROBLEMS[problem].label}: {measure.replace('_', ' ')}")
+        axis.set_xlabel("N mu: records times budget")
+        axis.grid(alpha=0.3)
+    axes[0, 0].legend(frameon=False, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def main(
+    store: Annotated[Path, typer.Argument(help="Where which_algorithm stored its runs.")],
+    figure: Annotated[Path, typer.Option()] = Path("which-algorithm.png"),
+    table: Annotated[Path, typer.Option()] = Path("which-algorithm.csv"),
+) -> None:
+    """Draw what was stored, and write one line per seed."""
+    rows = measured(list(RunStore(store).runs().values()))
+    draw(rows, figure)
+    with table.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    typer.run(main)
