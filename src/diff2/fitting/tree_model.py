@@ -32,10 +32,11 @@ class Half(NamedTuple):
 
     def leaves(self, bins: np.ndarray) -> np.ndarray:
         """Return which of its leaves each record is in."""
-        found = np.zeros(len(bins), dtype=np.int64)
+        found = np.zeros(len(bins), dtype=np.uint8)
         for column, threshold in zip(self.columns, self.thresholds, strict=True):
-            found = 2 * found + (bins[:, column] > threshold)
-        return found
+            found += found
+            found += bins[:, column] > threshold
+        return found.astype(np.int64)
 
 
 class Tree(NamedTuple):
@@ -65,7 +66,7 @@ class Binning(NamedTuple):
         parts += [(order[rows.codes[:, j], None] + 0.5) / len(order) for j, order in enumerate(self.orders)]
         parts.append(ndtr(_moved(model, rows, cache) / self.spread))
         ranks = np.nan_to_num(np.concatenate(parts, axis=1), nan=0.5)
-        return np.minimum(ranks * BINS, BINS - 1).astype(np.uint8)
+        return np.minimum(ranks * BINS, BINS - 1).astype(np.uint8, order="F")  # read column by column
 
 
 def _moved(model: LinearModel, rows: Rows, cache: dict[Any, Any]) -> np.ndarray:
