@@ -14,28 +14,48 @@ from typer.testing import CliRunner
 
 from diff2.cli.main import app
 
-RUN = """
-[data]
-files = ["north.csv", "south.csv"]
-target = "visits"
-task = "regression"
-bounds = { visits = [0, 10], age = [0, 100] }
-drop = []
+COUNTS = """
+[target]
+column = "visits"
+kind = "counts"
+high = 20
+[columns]
+age = { kind = "number", low = 0, high = 100 }
+"""
+
+
+def training(rounds: int) -> str:
+    """Return the tables of a small network and its algorithm, for a run file."""
+    return f"""
 [model]
 hidden = [3]
 [algorithm]
 name = "diff2"
-rounds = 6
+rounds = {rounds}
 restart_interval = 3
 clip_gradient = 1.0
 clip_smoothness = 2.0
 [routine]
 name = "gradient_descent"
 learning_rate = 0.1
-[privacy]
+"""
+
+
+RUN = (
+    """
+[data]
+files = ["north.csv", "south.csv"]
+target = "visits"
+task = "regression"
+bounds = { visits = [0, 10], age = [0, 100] }
+drop = []
+"""
+    + training(rounds=6)
+    + """[privacy]
 epsilon = 1.0
 delta = 1e-3
 """
+)
 
 # To a file of the repository, which whoever has installed the package does not have.
 POINTER = re.compile(

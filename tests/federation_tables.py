@@ -2,30 +2,25 @@
 
 import pandas
 
-RUN = """
+from commands import training
+
+RUN = (
+    """
 [data]
 target = "visits"
 task = "regression"
 columns = ["age", "income"]
 bounds = { age = [0, 100], income = [0, 1], visits = [0, 20] }
-[model]
-hidden = [3]
-[algorithm]
-name = "diff2"
-rounds = 5
-restart_interval = 3
-clip_gradient = 1.0
-clip_smoothness = 2.0
-[routine]
-name = "gradient_descent"
-learning_rate = 0.1
-[privacy]
+"""
+    + training(rounds=5)
+    + """[privacy]
 epsilon = 2.0
 delta = 1e-3
 [federation]
 sites = ["north", "south"]
 timeout = 20
 """
+)
 TABLES = {
     "north": pandas.DataFrame({"age": [20, 40, 60, 80], "income": [0.1, 0.2, 0.3, 0.4], "visits": [1, 2, 3, 4]}),
     "south": pandas.DataFrame(

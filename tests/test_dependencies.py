@@ -10,21 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import single_line
+from commands import COUNTS, single_line
 from diff2 import __version__
 from diff2.cli.doctor import EXTRAS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NAMES = {"sklearn": "scikit-learn", "dp_accounting": "dp-accounting", "PIL": "pillow", "yaml": "pyyaml"}
-SCHEMA = """
-[target]
-column = "visits"
-kind = "counts"
-high = 20
-[columns]
-age = { kind = "number", low = 0, high = 100 }
-"""
 
 
 def distributions(requirements):
@@ -106,7 +98,7 @@ def test_a_table_is_fitted_and_verified_without_pytorch(tmp_path):
     rng = np.random.default_rng(0)
     rows = zip(rng.integers(0, 99, 500), rng.poisson(3, 500), strict=True)
     (tmp_path / "people.csv").write_text("\n".join(["age,visits", *(f"{a},{v}" for a, v in rows)]), encoding="utf-8")
-    (tmp_path / "schema.toml").write_text(SCHEMA, encoding="utf-8")
+    (tmp_path / "schema.toml").write_text(COUNTS, encoding="utf-8")
     fit = ["fit", "people.csv", "--schema", "schema.toml", "--epsilon", "1", "--out"]
     for words in ([*fit, "model"], ["predict", "model", "people.csv", "--out", "out.csv"], ["verify", "model"]):
         result = without_pytorch(tmp_path, *words)

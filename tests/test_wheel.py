@@ -14,18 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import POINTER, single_line
+from commands import COUNTS, POINTER, single_line
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("pyproject.toml", "README.md", "LICENSE", "src", "experiments")
-SCHEMA = """
-[target]
-column = "visits"
-kind = "counts"
-high = 20
-[columns]
-age = { kind = "number", low = 0, high = 100 }
-"""
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +46,7 @@ def diff2(wheel, tmp_path_factory):
     rng = np.random.default_rng(0)
     rows = zip(rng.integers(0, 99, 500), rng.poisson(3, 500), strict=True)
     (folder / "people.csv").write_text("\n".join(["age,visits", *(f"{a},{v}" for a, v in rows)]), encoding="utf-8")
-    (folder / "schema.toml").write_text(SCHEMA, encoding="utf-8")
+    (folder / "schema.toml").write_text(COUNTS, encoding="utf-8")
 
     def run(*words):
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "DIFF2_DATA")}
