@@ -12,7 +12,7 @@ from .contestants import BOOSTING, CONTESTANTS, DELTA, FIT, LINEAR
 from .figure import draw
 from .measures import BEST_SHARE, LEAST_COUNT, LEAST_EXPLAINED, LEAST_PROBABILITY, WORST_SHARE
 from .scores import Scores
-from .tables import MOST_ROWS, TABLES
+from .tables import TABLES
 
 SHORT, WIDTH = 300, 125  # characters of an error that are shown; of a line
 
@@ -70,7 +70,7 @@ def page(scores: Scores, image: str, values: str) -> Iterator[str]:
     yield from _table(["contestant", "given", "guarantee"], (
         [name, CONTESTANTS[name].given, CONTESTANTS[name].guarantee] for name in scores.contestants))  # fmt: skip
     yield ""
-    yield from _rules()
+    yield from _rules(scores)
     yield "## What was left out, and what failed"
     yield ""
     yield from _left_out(scores)
@@ -123,15 +123,15 @@ def _accuracies(scores: Scores) -> Iterator[str]:
         yield from _table(["contestant", *(f"epsilon {epsilon:g}" for epsilon in scores.epsilons)], rows)
 
 
-def _rules() -> Iterator[str]:
+def _rules(scores: Scores) -> Iterator[str]:
     yield from _paragraph(
         "All contestants protect one row of the table, also where rows belong to people; those are only split by "
         "person. Training and test targets lie within the schema's bounds. A probability below "
         f"{LEAST_PROBABILITY:g} of the class that came counts as that, a predicted count below {LEAST_COUNT:g} "
         f"likewise. In a mean over tables one table counts for {WORST_SHARE:g} at worst and {BEST_SHARE:g} at best, "
         f"and not at all where boosting explains less than {LEAST_EXPLAINED:.0%} of the baseline's deviance. A "
-        f"contestant's mean is over the tables that it takes. Of tables above {MOST_ROWS:,} rows that many are used by "
-        "default, by a fixed permutation."
+        f"contestant's mean is over the tables that it takes. Of a longer table {scores.most_rows:,} rows are used, "
+        "by a fixed permutation."
     )
 
 

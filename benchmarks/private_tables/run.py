@@ -74,7 +74,7 @@ def run_part(suite: Suite, directory: Path, table: str, seed: int) -> None:
             store.add({"key": f"absent|{contestant.name}", "contestant": contestant.name, "absent": absent})
             continue
         line = {"key": key, "table": table, "contestant": contestant.name, "epsilon": epsilon, "seed": seed}
-        line |= {"rows": len(problem.train), "columns": len(problem.schema.columns)}
+        line |= {"rows": len(problem.train), "columns": len(problem.schema.columns), "most_rows": suite.most_rows}
         found = run_one(problem, contestant, epsilon, seed)
         if "error" in found:
             found["key"] = f"{key}|failed|{failures}"

@@ -25,6 +25,7 @@ class Scores:
     refused: dict[str, dict[str, str]] = field(default_factory=dict)  # contestant, table, reason
     skipped: dict[str, str] = field(default_factory=dict)  # table or contestant, reason
     sizes: dict[str, tuple[int, int]] = field(default_factory=dict)  # rows to train on, columns
+    most_rows: int = 0  # of a table, to train on and to test with
 
     @classmethod
     def of(cls, stores: Iterable[Mapping[str, Mapping[str, Any]]]) -> Scores:
@@ -41,6 +42,7 @@ class Scores:
             return
         place, seed = (run["table"], run["contestant"], run["epsilon"]), run["seed"]
         self.sizes[run["table"]] = (run["rows"], run["columns"])
+        self.most_rows = max(self.most_rows, int(run.get("most_rows", 0)))
         if "refused" in run:
             self.refused.setdefault(run["contestant"], {})[run["table"]] = run["refused"]
         elif "error" in run:

@@ -267,9 +267,11 @@ def test_resume_with_other_threads_is_refused_where_they_change_bits(crashed, tm
     refused(crashed, tmp_path / "run", r"another run: threads was \d+ and is now \d+. Resume with the original")
 
 
-def test_resume_with_other_threads_is_the_same_run_by_the_compiled_engine(tmp_path, more_threads):
-    pytest.importorskip("numba")
-    options = {"model": diff2.mlp(3, 1, hidden=[4], seed=1), "engine": "compiled"}
+@pytest.mark.parametrize("engine", ["compiled", "columns"])
+def test_resume_with_other_threads_is_the_same_run_where_they_change_no_bit(tmp_path, more_threads, engine):
+    if engine == "compiled":
+        pytest.importorskip("numba")
+    options = {"model": diff2.mlp(3, 1, hidden=[4], seed=1), "engine": engine}
     whole = train(tmp_path / "whole", **options)
     crash(tmp_path / "cut", **options)
     more_threads()

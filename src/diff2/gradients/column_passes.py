@@ -49,6 +49,7 @@ class Pass:
     outputs: Tensor  # valid until the next pass
 
     def __init__(self, passes: Passes, like: Tensor):
+        self.owner = passes  # of the memory
         self.stack = Stack(passes, like)
         kept = like.new_empty(passes.kept_inputs, like.shape[1])
         places = list(enumerate(passes.places))
@@ -61,6 +62,10 @@ class Pass:
     @property
     def size(self) -> int:
         return self.stack.rows.shape[1]
+
+    def free(self) -> None:
+        """Give the memory back: it will not be read again."""
+        self.owner.take_back(self)
 
 
 class _Workspace:
@@ -97,7 +102,7 @@ class Passes:
         """Return the outputs, (outputs, records), in memory that the next call overwrites."""
         done = self.fresh(x)
         outputs = self._forward(x, self._workspace(x), done)[-1]
-        self.take_back(done)
+        done.free()
         return outputs
 
     def run(self, x: Tensor, targets: Tensor, target_columns: Tensor | None) -> Pass:

@@ -50,9 +50,6 @@ class PlainColumns:
     def squared_norms(self, fixed: Prepared, now: Pass) -> Tensor:
         return self.terms.squared_norms(fixed.transformed, now)
 
-    def free(self, done: Pass) -> None:
-        self.passes.take_back(done)
-
 
 class TransformedColumns(PlainColumns):
     """The same for transformed gradients."""
@@ -102,5 +99,5 @@ class TransformedColumns(PlainColumns):
             if place.written is not None:
                 made.mul_(error)
         done.outputs = plain.outputs
-        self._plain.free(plain)
+        plain.free()
         return done

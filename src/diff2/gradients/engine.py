@@ -17,7 +17,8 @@ finite gradient counts as zero.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,12 @@ from .stochastic import Masks, seeded
 from .sums import Total
 from .transform import Place, Transform
 
+T = TypeVar("T")
+
 CACHE_BYTES = 4 << 30  # memory that the passes of one set of records may take between rounds
+
+
+Chunks = Sequence[tuple[int, Records]]  # with their numbers
 
 
 class Evaluation(NamedTuple):
@@ -59,7 +65,7 @@ class Engine:
     """
 
     name: ClassVar[str]
-    any_threads: ClassVar[bool] = False  # whether no bit depends on how many threads torch computes with
+    any_threads: ClassVar[bool] = False  # whether no bit of a clipped sum depends on how many threads there are
     _without_graph: ClassVar[bool] = False  # no autograd: less overhead in each of many small operations
 
     def __init__(
@@ -117,7 +123,8 @@ class Engine:
         params, previous, radius = asked(question)
         self._use(question.transform, cache)
         held = params if previous is None else previous  # the iterate whose passes the cache may hold
-        cache, out = self._usable(cache, records), self._total(radius, records.size if count is None else count)
+        count = records.size if count is None else count
+        cache, out = self._usable(cache, records), self._total(radius, count)
         # Passes with one mask do not serve a round with another.
         kept = cache if masks is None and self._may_keep(records) else None
         known = kept.chunks if kept is not None and kept.holds(held) else {}
@@ -128,22 +135,27 @@ class Engine:
                     self._free(old)
                 cache.forget()
             cache.params = None  # until the sum is complete, the passes may belong to two iterates
-        self._loaded = None
-        with torch.inference_mode(self._without_graph):
-            for index, chunk in enumerate(records.chunks(self._rows_per_chunk(records))):
-                prepared = self._prepare(chunk, index, cache)
+
+        def add(lane: Engine, chunks: Chunks) -> Total:
+            total = out if lane is self else lane._total(radius, count)
+            for index, chunk in chunks:
+                prepared = lane._prepare(chunk, index, cache)
                 now, before = known.get(index), None
                 if now is None:
-                    now = self._run_at(held, prepared, index, masks)
+                    now = lane._run_at(held, prepared, index, masks)
                 if previous is not None:
-                    now, before = self._run_at(params, prepared, index, masks), now
-                self._add(out, prepared, radius, now, before)
+                    now, before = lane._run_at(params, prepared, index, masks), now
+                lane._add(total, prepared, radius, now, before)
                 if kept is not None and remembers:
                     kept.chunks[index] = now
                 elif index not in known:
-                    self._free(now)
+                    lane._free(now)
                 if before is not None:
-                    self._free(before)
+                    lane._free(before)
+            return total
+
+        for total in self._each_lane(records, add)[1:]:
+            out.join(total)
         if kept is not None and (remembers or known):
             kept.params = params.clone()
         return out.value
@@ -154,14 +166,17 @@ class Engine:
         **Leaks**: for histograms that are released with noise.
         """
         self._use(transform, None)
-        self._loaded, found = None, []
-        with torch.inference_mode(self._without_graph):
-            for index, chunk in enumerate(records.chunks(self._rows_per_chunk(records))):
-                prepared = self._prepare(chunk, index, None)
-                now = self._run_at(params, prepared, index, None)
-                found.append(self._squared_norms(prepared, now).sqrt())
-                self._free(now)
-        return torch.cat(found).nan_to_num(nan=torch.inf)
+
+        def measure(lane: Engine, chunks: Chunks) -> dict[int, Tensor]:
+            found = {}
+            for index, chunk in chunks:
+                prepared = lane._prepare(chunk, index, None)
+                now = lane._run_at(params, prepared, index, None)
+                found[index] = lane._squared_norms(prepared, now).sqrt()
+                lane._free(now)
+            return found
+
+        return torch.cat(in_order(self._each_lane(records, measure))).nan_to_num(nan=torch.inf)
 
     def evaluate(
         self, params: Vector, records: Records, *, cache: FeatureCache | None = None, gradient: bool = True
@@ -171,6 +186,12 @@ class Engine:
         **Leaks**: for exact metrics only.
         """
         return None
+
+    def _each_lane(self, records: Records, work: Callable[[Engine, Chunks], T]) -> list[T]:
+        """Return what every lane makes of its share of the chunks. Here there is one lane, the engine itself."""
+        self._loaded = None
+        with torch.inference_mode(self._without_graph):
+            return [work(self, list(enumerate(records.chunks(self._rows_per_chunk(records)))))]
 
     def _use(self, transform: Transform | None, cache: FeatureCache | None) -> None:
         """Take up a transform, or none; what a cache holds in other coordinates is dropped."""
@@ -232,3 +253,12 @@ def asked(question: Question) -> tuple[Vector, Vector | None, float]:
     if question.params is None or isinstance(question.radius, Smoothness):
         raise InvalidArgument("expected a question that is asked at iterates, by question.at(round, params, ...)")
     return question.params, question.previous, question.radius
+
+
+def in_order(found: Iterable[Mapping[int, T]]) -> list[T]:
+    """Return what several lanes found for chunks, in the order of the chunks.
+
+    >>> in_order([{0: "a", 2: "c"}, {1: "b"}])
+    ['a', 'b', 'c']
+    """
+    return [value for _, value in sorted((index, value) for one in found for index, value in one.items())]

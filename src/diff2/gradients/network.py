@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .._vectors import Loss, Vector
 from ..models.losses import cross_entropy
 from .activations import Activation, activation_rule
-from .engine import Engine, Evaluation
+from .engine import Chunks, Engine, Evaluation, in_order
 from .flat import FlatModule
 from .records import FeatureCache, Records
 from .sums import Total
@@ -87,17 +87,25 @@ class NetworkEngine(Engine):
     def evaluate(
         self, params: Vector, records: Records, *, cache: FeatureCache | None = None, gradient: bool = True
     ) -> Evaluation:
-        out, losses, hits, loss = self._total(math.inf, 0), [], 0, self._loss
+        loss = self._loss
         self._use(None, None)
         cache = None if cache is None or cache.transform is not None else self._usable(cache, records)
+
+        def measure(lane: Engine, chunks: Chunks) -> tuple[Total, dict[int, tuple[Tensor, int]]]:
+            total, found = lane._total(math.inf, 0), {}
+            lane._own.load(params)
+            for index, chunk in chunks:
+                outputs = lane._outputs(total, lane._prepare(chunk, index, cache), gradient)  # type: ignore[attr-defined]
+                hits = _hits(outputs, chunk.targets) if loss is cross_entropy else 0
+                found[index] = loss(outputs.t().contiguous(), chunk.targets), hits
+            return total, found
+
         with torch.inference_mode():
-            self._own.load(params)
-            for index, chunk in enumerate(records.chunks(self.chunk_rows)):
-                outputs = self._outputs(out, self._prepare(chunk, index, cache), gradient)
-                losses.append(loss(outputs.t().contiguous(), chunk.targets))
-                if loss is cross_entropy:
-                    hits += _hits(outputs, chunk.targets)
-            return Evaluation(torch.cat(losses), hits, out.value)
+            totals, found = zip(*self._each_lane(records, measure), strict=True)
+            for total in totals[1:]:
+                totals[0].join(total)
+            losses, hits = zip(*in_order(found), strict=True)
+            return Evaluation(torch.cat(losses), sum(hits), totals[0].value)
 
     def _outputs(self, out: Total, prepared: Any, gradient: bool) -> Tensor:
         """Return the outputs, (outputs, records); with ``gradient``, add the sum of the gradients to ``out``."""

@@ -83,6 +83,10 @@ class Total:
         """Add (tiles, ...) to a part of the parameters; each tile is rounded to the grid."""
         self._steps[part].add_(self._rounded(tiles).sum(0).view(-1))
 
+    def join(self, other: Total) -> None:
+        """Add another sum on the same grid."""
+        self._steps.add_(other._steps)
+
     def add_rows(self, part: slice, shape: torch.Size, index: Tensor, rows: Tensor) -> None:
         """Add rows, each rounded to the grid, at these places of a part of this shape."""
         self._steps[part].view(shape).index_add_(0, index, self._rounded(rows))

@@ -213,11 +213,17 @@ class TestOpening:
         site = Site("north", lambda agreement: changed, ANYTHING, tmp_path / "north")
         assert refused(open_run(site, DIFF2), "other records")
 
-    def test_other_threads_are_not_the_same_run(self, tmp_path, monkeypatch):
-        """They change the last bits of a sum, hence an answer that is asked for again."""
+    def test_other_threads_are_not_the_same_run_where_they_change_bits(self, tmp_path, monkeypatch):
+        """They change the last bits of a sum by the ghost engine, hence an answer that is asked for again."""
+        monkeypatch.setattr("diff2.gradients.columns.ColumnsEngine.any_threads", False)
         opened(tmp_path, DIFF2)
         monkeypatch.setattr(torch, "get_num_threads", lambda: 17)
         assert refused(open_run(make_site(0, tmp_path), DIFF2), "with other threads")
+
+    def test_other_threads_are_the_same_run_where_they_change_none(self, tmp_path, monkeypatch):
+        opened(tmp_path, DIFF2)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 17)
+        assert open_run(make_site(0, tmp_path), DIFF2).kind == "opened"
 
     def test_another_engine_is_refused(self, tmp_path):
         """It would give other bytes than the server's ledger states."""
