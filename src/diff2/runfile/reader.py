@@ -221,9 +221,14 @@ def read_run_file(path: str | os.PathLike[str], data_dir: str | os.PathLike[str]
     return parse_tables(path, TABLES, lambda content: _run_file(Path(path), content, data_dir))
 
 
-def parse_tables(path: str | os.PathLike[str], tables: Sequence[str], parse: Callable[[Mapping[str, Any]], T]) -> T:
+def parse_tables(
+    path: str | os.PathLike[str],
+    tables: Sequence[str],
+    parse: Callable[[Mapping[str, Any]], T],
+    what: str = "run file",
+) -> T:
     """Return what ``parse`` makes of a TOML file of these tables; every message begins with the path."""
-    content = read_toml(path, "run file")
+    content = read_toml(path, what)
     try:
         problems = Problems()
         known = _check_tables(content, tables, problems)
