@@ -13,7 +13,6 @@ from ..errors import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
 CODES: dict[str, tuple[str, ...]] = {
     "LEAK-SCALING": ("scaling of ",),
     "LEAK-CLASSES": ("the list of classes of ",),
-    "LEAK-PARTITION": ("dealing of records to clients ",),
     "LEAK-METRICS": ("exact training metrics",),
     "LEAK-SIZES": ("the exact number of records ",),
     "LEAK-SCHEMA": (" are read off the data; ",),

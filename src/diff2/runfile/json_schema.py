@@ -17,7 +17,6 @@ from .._files import plain
 from ..algorithms import ALGORITHMS
 from ..data.builtin import BUILTIN, BuiltinSettings
 from ..data.named import DatasetSettings
-from ..data.partition import PARTITIONS, Partition
 from ..data.settings import SCALES, TASKS, TableSettings
 from ..models.mlp import ACTIVATIONS
 from ..privacy.calibration import ACCOUNTINGS
@@ -113,8 +112,6 @@ def _type(hint: Any) -> dict[str, Any]:
         }
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return {"type": "object", "additionalProperties": _type(args[1])}
-    if hint is Partition:
-        return _named(PARTITIONS)
     if hint is Routine:  # a routine inside a routine: its own keys are checked when the file is read
         return {"type": "object", "properties": {"name": {"enum": sorted(ROUTINES)}}, "required": ["name"]}
     return PLAIN.get(hint, {})
