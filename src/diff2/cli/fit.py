@@ -11,11 +11,6 @@ import typer
 from .console import command, emit_json, ending, show_guarantee, show_line
 from .options import Json, Quiet, Seed, shown
 
-FIT_HELP = (
-    "Fit a private model to a table, within a budget. There is nothing to tune.\n\n"
-    "The schema says what is publicly known: columns, bounds, categories and the target. Draft one with diff2 schema."
-)
-
 
 def fit(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV, CSV.gz or Parquet, of like columns.")],
@@ -40,7 +35,10 @@ def fit(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fit a private model to a table, within a budget."""
+    """Fit a private model to a table, within a budget. There is nothing to tune.
+
+    The schema says what is publicly known: columns, bounds, categories and the target. Draft one with diff2 schema.
+    """
     with ending(f"what was released until now is in {out}; the same command resumes, and pays for nothing twice"):
         from .._progress import progress_bar
         from ..fitting import fit as fit_table

@@ -10,11 +10,6 @@ import typer
 
 from .console import emit_json, ending
 
-INIT_HELP = (
-    "Print a commented run file for tables with the same columns, one per client.\n\n"
-    "Only the names of the columns are read. Bounds are left open: write what everybody knows."
-)
-
 
 def init(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV, CSV.gz or Parquet; one per client.")],
@@ -23,7 +18,10 @@ def init(
     epsilon: Annotated[float, typer.Option(help="The budget.")] = 1.0,
     delta: Annotated[float, typer.Option(help="The budget; well below 1 / records.")] = 1e-5,
 ) -> None:
-    """Print a commented run file for a table."""
+    """Print a commented run file for tables with the same columns, one per client.
+
+    Only the names of the columns are read. Bounds are left open: write what everybody knows.
+    """
     with ending():
         from ..privacy import Budget
         from ..runfile.drafting import draft_run_file

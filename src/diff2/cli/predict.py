@@ -12,11 +12,6 @@ import typer
 from .console import ending, show_line
 from .options import Quiet, shown
 
-PREDICT_HELP = (
-    "Predict for the raw rows of a file, which has the columns that the model was fitted to; others are left alone.\n\n"
-    "Predictions for private rows are private: the guarantee of the model does not cover them."
-)
-
 
 def predict(
     model_folder: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that diff2 fit wrote.")],
@@ -30,7 +25,10 @@ def predict(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Predict for the rows of a file."""
+    """Predict for the raw rows of a file, which has the columns that the model was fitted to; others are left alone.
+
+    Predictions for private rows are private: the guarantee of the model does not cover them.
+    """
     with ending("no predictions were written"):
         from .._progress import progress_bar
         from ..errors import InvalidArgument

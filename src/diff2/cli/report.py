@@ -11,11 +11,6 @@ from .console import emit_json, ending, show_line
 from .options import Json
 from .verify import PublicKey, RunFolder
 
-REPORT_HELP = (
-    "Write a page about a run: verdict, guarantee, checks, releases, columns, quality, files, sign-off.\n\n"
-    "It holds released and public values only, and needs no network. Exit status as that of diff2 verify."
-)
-
 
 def report(
     run: RunFolder,
@@ -26,7 +21,10 @@ def report(
     public: PublicKey = None,
     as_json: Json = False,
 ) -> None:
-    """Write a page about a run."""
+    """Write a page about a run: verdict, guarantee, checks, releases, columns, quality, files, sign-off.
+
+    It holds released and public values only, and needs no network. Exit status as that of diff2 verify.
+    """
     with ending():
         from .._files import write_whole
         from ..reporting.card import card as card_of

@@ -11,12 +11,6 @@ from .console import command, emit_json, ending, show_line
 from .options import Json
 from .verify import RunFolder
 
-SIGN_HELP = (
-    "Sign a finished run: ledger.sig beside its ledger says who vouches for it.\n\n"
-    "Everything is verified first. Sign as a run ends with diff2 train --sign-with: then nobody can take the signature "
-    "away unseen."
-)
-
 
 def keygen(
     key: Annotated[Path, typer.Argument(metavar="KEY.pem", help="Where the new private key goes. Keep it secret.")],
@@ -40,7 +34,11 @@ def sign(
     key: Annotated[Path, typer.Option(metavar="PEM", help="Your private Ed25519 key; diff2 keygen makes one.")],
     as_json: Json = False,
 ) -> None:
-    """Sign a finished run."""
+    """Sign a finished run: ledger.sig beside its ledger says who vouches for it.
+
+    Everything is verified first. Sign as a run ends with diff2 train --sign-with: then nobody can take the signature
+    away unseen.
+    """
     with ending():
         from ..privacy.signing import PROVES, Signer, sign_ledger
         from ..reporting.verdict import judge, ledger_of
