@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+State: TypeAlias = dict[str, Any]  # of an algorithm or a routine, from round to round: tensors and numbers by name
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 

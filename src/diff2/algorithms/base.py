@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .._validate import at_least, positive
-from .._vectors import Vector
+from .._vectors import State, Vector
 from ..errors import InvalidArgument
 from ..privacy.release import REPLACE_ONE
 from ..questions import GRADIENT, Estimate, Population, Question, Round
@@ -41,7 +41,7 @@ class Algorithm:
         """Declare what is asked in a round: from public numbers alone."""
         raise NotImplementedError
 
-    def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
+    def estimate(self, state: State, round: Round) -> tuple[Estimate, State]:
         """Return the estimate of the gradient at ``round.params``, and the next state."""
         raise NotImplementedError
 
@@ -67,7 +67,7 @@ class Algorithm:
         """
         return self
 
-    def init(self, params: Vector, population: Population) -> dict[str, Any]:
+    def init(self, params: Vector, population: Population) -> State:
         """Return the state before the first round: tensors and numbers by name."""
         return {}
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from .._files import AnyPath
 from .._validate import one_of
 from ..errors import InvalidArgument
 from ..tables.cell_column import Cells
@@ -24,7 +25,7 @@ from ..tables.cells import Lookup
 from ..tables.files import read_tables
 from ..tables.frames import Frame
 from .catalogue import Entry, Provenance, entry_of
-from .places import Folder, found, require
+from .places import found, require
 
 ROWS = ("all", "train")
 SYMBOLIC = ("one_hot", "codes")
@@ -48,7 +49,7 @@ class Dataset:
 
 def load_dataset(
     name: str,
-    data_dir: Folder | None = None,
+    data_dir: AnyPath | None = None,
     download: bool = False,
     *,
     rows: str = "all",

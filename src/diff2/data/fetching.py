@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from .._files import AnyPath
 from .._version import __version__
 from ..errors import Diff2Error
 from .archives import csv_of
@@ -36,9 +37,7 @@ SUFFIX = ".part"
 Report = Callable[[int, int | None], None]  # bytes so far, bytes in all if the server says so
 
 
-def fetch(
-    entry: Entry, folder: str | os.PathLike[str] | None = None, report: Report = lambda done, total: None
-) -> Path:
+def fetch(entry: Entry, folder: AnyPath | None = None, report: Report = lambda done, total: None) -> Path:
     """Return where the table is, after fetching it if ``folder`` (by default the user's cache) does not hold it yet."""
     target = (cache_folder() if folder is None else Path(folder)) / entry.file
     failures = []

@@ -11,7 +11,7 @@ from dataclasses import is_dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
-from .._vectors import Vector
+from .._vectors import State, Vector
 from ..errors import InvalidArgument
 from ..questions import Estimate, Population, Question, Round
 
@@ -22,17 +22,15 @@ class Routine:
     name: ClassVar[str]  # in run files and ledgers
     local_steps: int  # K: points visited in a round; 1 for a routine that moves once
 
-    def init(self, params: Vector) -> dict[str, Any]:
+    def init(self, params: Vector) -> State:
         """Return the state before the first round: tensors and numbers by name."""
         return {}
 
-    def step(
-        self, state: dict[str, Any], params: Vector, estimate: Estimate, round: Round
-    ) -> tuple[Vector, dict[str, Any]]:
+    def step(self, state: State, params: Vector, estimate: Estimate, round: Round) -> tuple[Vector, State]:
         """Return the next parameters, at which gradients will be asked for, and the next state."""
         raise NotImplementedError(f"{type(self).__name__} does not define step(state, params, estimate, round)")
 
-    def output(self, state: dict[str, Any], params: Vector) -> Vector:
+    def output(self, state: State, params: Vector) -> Vector:
         """Return the model that the run has reached."""
         return params
 

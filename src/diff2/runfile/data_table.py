@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._fields import from_table
+from .._files import AnyPath
 from ..data.places import DATA_VARIABLE
 from ..data.settings import TableSettings
 from ..errors import InvalidArgument
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 AT_SITES = "(at the sites)"  # stands for the file where a run file of a federation names none
 
 
-def data_folders(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None) -> list[Path]:
+def data_folders(path: AnyPath, data_dir: AnyPath | None) -> list[Path]:
     """Return where tables are looked up: beside the file, in ``data_dir``, in the folder of the environment."""
     return [Path(path).parent, *(Path(folder) for folder in (data_dir, os.environ.get(DATA_VARIABLE)) if folder)]
 

@@ -7,10 +7,10 @@ lists all of them.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from .._files import AnyPath
 from .._validate import nearest, one_of
 from ..data.settings import TASKS
 from ..errors import InvalidArgument
@@ -21,7 +21,7 @@ from ..tables.problems import Problems
 OPEN = ("LOW", "HIGH")  # stand for bounds that are to be written
 
 
-def header_of(path: str | os.PathLike[str]) -> list[str]:
+def header_of(path: AnyPath) -> list[str]:
     """Return the names of the columns of a CSV, CSV.gz or Parquet file; nothing else is read."""
     file, problems = Path(path), Problems(str(path))
     try:
@@ -40,9 +40,7 @@ def header_of(path: str | os.PathLike[str]) -> list[str]:
     return list(names)
 
 
-def draft_run_file(
-    files: Sequence[str | os.PathLike[str]], target: str, task: str, *, epsilon: float, delta: float
-) -> str:
+def draft_run_file(files: Sequence[AnyPath], target: str, task: str, *, epsilon: float, delta: float) -> str:
     """Return a commented run file; each file is a client."""
     one_of("task", task, TASKS)
     names = header_of(files[0])

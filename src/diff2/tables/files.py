@@ -22,6 +22,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TextIO
 
+from .._files import AnyPath
 from ..errors import InvalidArgument
 from .cell_column import Cells, objects
 from .file_format import FileFormat
@@ -43,7 +44,7 @@ MARKS = {  # the longer ones first, for one begins with another
 
 
 def read_tables(
-    paths: str | PathLike[str] | Sequence[str | PathLike[str]],
+    paths: AnyPath | Sequence[AnyPath],
     format: FileFormat | None = None,
     *,
     undecodable: str = "strict",

@@ -6,9 +6,9 @@ Cells mean what they mean to :func:`diff2.tables.files.read_tables`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from os import PathLike
 from pathlib import Path
 
+from .._files import AnyPath
 from .file_format import FileFormat
 from .files import PARQUET, UNREADABLE, csv_frames, header_names, parquet_frames
 from .frames import Frame
@@ -18,7 +18,7 @@ from .rows import CHUNK
 ROWS = 16 * CHUNK
 
 
-def stream_table(path: str | PathLike[str], format: FileFormat | None = None, rows: int = ROWS) -> Iterator[Frame]:
+def stream_table(path: AnyPath, format: FileFormat | None = None, rows: int = ROWS) -> Iterator[Frame]:
     """Yield the records of a CSV, CSV.gz or Parquet file in order; a table without records gives one empty frame."""
     file, declared = Path(path), format or FileFormat()
     problems = Problems(str(file))

@@ -16,9 +16,9 @@ from ...errors import LedgerError
 from ...privacy import BoundedMean, Ledger, Mechanism, NoiseSource, Release, Released
 from ...questions import Question
 from ..faults import BadAnswer
-from ..wire.cohort import RemoteCohort
+from ..wire.cohort import RemoteCohort, answered, require_length
 from ..wire.messages import Message
-from ..wire.request import ANSWER, Request
+from ..wire.request import Request
 from .noise import NoiseScale, max_answer_norm, pending, scale_of
 
 STEPS = "steps"
@@ -97,21 +97,12 @@ def checked_steps(
     site: str, message: Message, request: object, digest: str, scale: NoiseScale, limit: float
 ) -> np.ndarray:
     """Return the whole numbers in an answer; refuse an answer that cannot be right."""
-    fields, steps = message.fields, message.arrays.get(STEPS)
-    if message.kind != ANSWER or fields.get("request") != digest:
-        raise BadAnswer(f"site {site!r} answered another question than {request}")
-    if fields.get("grid") != scale.grid or fields.get("noise_std") != scale.site_std:
+    steps = answered(site, message, request, digest, STEPS, np.int64, scale.mean.release.dimension)
+    grid, std = message.fields.get("grid"), message.fields.get("noise_std")
+    if grid != scale.grid or std != scale.site_std:
         raise BadAnswer(
-            f"site {site!r} answered {request} on the grid {fields.get('grid')!r} with noise of deviation "
-            f"{fields.get('noise_std')!r}, agreed are {scale.grid!r} and {scale.site_std!r}"
+            f"site {site!r} answered {request} on the grid {grid!r} with noise of deviation {std!r}, agreed are "
+            f"{scale.grid!r} and {scale.site_std!r}"
         )
-    if set(message.arrays) != {STEPS} or steps is None or steps.shape != (scale.mean.release.dimension,):
-        raise BadAnswer(f"site {site!r} answered {request} with shape {None if steps is None else steps.shape}")
-    if steps.dtype != np.int64:
-        raise BadAnswer(f"site {site!r} answered {request} with values that are not whole numbers")
-    if float(np.linalg.norm(steps.astype(np.float64))) > limit:
-        raise BadAnswer(
-            f"site {site!r} answered {request} with a vector longer than clipping and noise allow; nothing was "
-            "released. Check the software at that site"
-        )
+    require_length(f"site {site!r} answered {request} with a vector", steps, limit, "clipping and noise allow")
     return steps

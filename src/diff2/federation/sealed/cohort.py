@@ -20,7 +20,7 @@ from ...training.loop import Training
 from ..faults import BadAnswer
 from ..own_noise.cohort import OwnNoiseCohort
 from ..own_noise.noise import NoiseScale, max_answer_norm
-from ..wire.cohort import Exchange, read_answers
+from ..wire.cohort import Exchange, read_answers, require_length
 from ..wire.messages import Message, digest, read, write
 from ..wire.request import Request, as_array, whole_number
 from ..wire.transport import Replies, Transport
@@ -88,11 +88,7 @@ class SealedCohort(OwnNoiseCohort):
         if message.kind != TOTAL or message.fields.get("request") != digest(payload):
             raise BadAnswer("the server sent the sum of another question")
         steps = self._keys.decrypt(message.arrays, scale.mean.release.dimension, digest(inner), sites)
-        if float(np.linalg.norm(steps.astype(np.float64))) > limit:
-            raise BadAnswer(
-                f"the sum of the sites' answers to {request} is longer than clipping and noise allow; nothing was "
-                "released. Check the software at the sites"
-            )
+        require_length(f"the sum of the sites' answers to {request} is", steps, limit, "clipping and noise allow")
         seconds, received = time.perf_counter() - began, whole_number(message.fields, "received")
         self._watch(Exchange(question.round, tuple(sites), seconds, len(payload) * len(sites), received))
         return steps

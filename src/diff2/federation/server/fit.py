@@ -29,14 +29,13 @@ from ...planning.filter import Filter
 from ...privacy import BoundedMean, Mechanism
 from ...privacy.leaks import code_of, leak
 from ...training.directory import RunDirectory
-from ..faults import BadAnswer
 from ..fit_agreement import FitAgreement
 from ..own_noise.cohort import SitesMechanism, checked_steps
 from ..own_noise.noise import NoiseScale, check_trust
 from ..own_noise.statistic import longest_part, max_part_norm, statistic_scale
-from ..wire.cohort import Exchange, broadcast_and_read
+from ..wire.cohort import Exchange, answered, broadcast_and_read, require_length
 from ..wire.messages import Message
-from ..wire.request import ANSWER, DESCRIBE, OPEN
+from ..wire.request import DESCRIBE, OPEN
 from ..wire.statistic import StatisticRequest, request_digest
 from ..wire.transport import Transport
 from .run import asked, require_members, run_id, sites_tag, size_of, trust_of
@@ -142,11 +141,8 @@ class SiteTables:
         """Return the sum over all sites with its sensitivity."""
         totals = self._totals(statistic, number, multiplier)
         for p, total in enumerate(totals):
-            if float(np.linalg.norm(total)) > longest_part(self.census, p, statistic):
-                raise BadAnswer(
-                    f"site {self._sites[p]!r} answered release {number} with a vector longer than its bound allows; "
-                    "nothing was released. Check the software at that site"
-                )
+            what = f"site {self._sites[p]!r} answered release {number} with a vector"
+            require_length(what, total, longest_part(self.census, p, statistic), "its bound allows")
         value = added(totals)
         return self.census.bounded(statistic, number, value, len(value))
 
@@ -157,7 +153,10 @@ class SiteTables:
     def _totals(self, statistic: Statistic | Scores, number: int, multiplier: float) -> list[np.ndarray]:
         request = self._request(statistic, number, multiplier)
         messages, sent = self._exchange(request)
-        return [_checked(site, messages[site], request, sent) for site in self._sites]
+        return [
+            answered(site, messages[site], request, sent, "value", np.float64, request.dimension)
+            for site in self._sites
+        ]
 
     def _request(self, statistic: Statistic | Scores, number: int, multiplier: float) -> StatisticRequest:
         return StatisticRequest(self._run, number, multiplier, statistic, dimension_of(statistic, self._schema))
@@ -198,15 +197,3 @@ class NoisyTables(SiteTables):
             limit = max_part_norm(self.census, p, request, scale)
             total += checked_steps(site, messages[site], request, sent, scale, limit)
         return total
-
-
-def _checked(site: str, message: Message, request: StatisticRequest, sent: str) -> np.ndarray:
-    """Return the sum in an answer; refuse an answer that cannot be right."""
-    value = message.arrays.get("value")
-    if message.kind != ANSWER or message.fields.get("request") != sent:
-        raise BadAnswer(f"site {site!r} answered another question than {request}")
-    if set(message.arrays) != {"value"} or value is None or value.shape != (request.dimension,):
-        raise BadAnswer(f"site {site!r} answered {request} with shape {None if value is None else value.shape}")
-    if value.dtype != np.float64 or not np.isfinite(value).all():
-        raise BadAnswer(f"site {site!r} answered {request} with values that are not finite doubles")
-    return value

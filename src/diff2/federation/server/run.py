@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..._files import write_json
+from ..._files import AnyPath, write_json
 from ..._validate import positive
 from ...cohorts.slots import EXACT_SIZES
 from ...data.scaling import described_columns
@@ -47,7 +46,7 @@ def prepare_at_sites(
     sites: Sequence[str],
     *,
     timeout: float = 60.0,
-    directory: str | os.PathLike[str],
+    directory: AnyPath,
     resume: bool = False,
     watch: Callable[[Exchange], None] = lambda exchange: None,
     strict: bool = False,

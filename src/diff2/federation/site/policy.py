@@ -14,13 +14,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..._fields import from_table
+from ..._files import AnyPath
 from ..._numbers import epsilon_text
 from ..._validate import at_least, one_of, positive
 from ...algorithms import ALGORITHMS
@@ -250,7 +250,7 @@ class SiteFile:
         return None if self.storage.keys is None else self.path.parent / self.storage.keys
 
 
-def read_site_file(path: str | os.PathLike[str]) -> SiteFile:
+def read_site_file(path: AnyPath) -> SiteFile:
     """Read a site.toml; no record is read."""
 
     def parse(content: Mapping[str, Any]) -> SiteFile:

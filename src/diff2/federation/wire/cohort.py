@@ -94,25 +94,43 @@ class RemoteCohort:
         if params is None or not isinstance(radius, float):
             raise ValueError(f"{what} has no iterate or no radius yet")
         expected = None if batch.rate is not None else population.count(client, batch, question.round)
-        if message.kind != ANSWER or message.fields.get("request") != request:
-            raise BadAnswer(f"site {site!r} answered another question than {what}")
+        value = answered(site, message, what, request, "value", np.float64, params.numel())
         if message.fields.get("count") != expected:
             raise BadAnswer(
                 f"site {site!r} answered {what} for {message.fields.get('count')!r} records, expected {expected}"
             )
-        value = message.arrays.get("value")
-        if set(message.arrays) != {"value"} or value is None or value.shape != tuple(params.shape):
-            shape = None if value is None else value.shape
-            raise BadAnswer(f"site {site!r} answered with shape {shape}, expected {tuple(params.shape)}")
-        if value.dtype != np.float64 or not np.isfinite(value).all():
-            raise BadAnswer(f"site {site!r} answered {what} with values that are not finite doubles")
         units = 1 if population.unit == "client" else population.sizes[client] if expected is None else expected
-        if float(np.linalg.norm(value)) > units * radius * (1 + rounding_allowance(params.dtype) + TOLERANCE):
-            raise BadAnswer(
-                f"site {site!r} answered {what} with a vector longer than clipping allows; nothing was released. Check "
-                "the software at that site"
-            )
+        limit = units * radius * (1 + rounding_allowance(params.dtype) + TOLERANCE)
+        require_length(f"site {site!r} answered {what} with a vector", value, limit, "clipping allows")
         return torch.from_numpy(value).to(params.device)
+
+
+def answered(
+    site: str, message: Message, what: object, request: str, name: str, dtype: type[np.generic], dimension: int
+) -> np.ndarray:
+    """Return the one array of an answer; refuse an answer to another request, or of another shape or type.
+
+    Args:
+        what: was asked, for messages.
+        request: the digest of the request.
+        name: of the array, a vector of so many finite numbers of this type.
+    """
+    value = message.arrays.get(name)
+    if message.kind != ANSWER or message.fields.get("request") != request:
+        raise BadAnswer(f"site {site!r} answered another question than {what}")
+    if set(message.arrays) != {name} or value is None or value.shape != (dimension,):
+        shape = None if value is None else value.shape
+        raise BadAnswer(f"site {site!r} answered {what} with shape {shape}, expected {(dimension,)}")
+    if value.dtype != dtype or not np.isfinite(value).all():
+        kind = "finite doubles" if dtype is np.float64 else "whole numbers"
+        raise BadAnswer(f"site {site!r} answered {what} with values that are not {kind}")
+    return value
+
+
+def require_length(what: str, value: np.ndarray, limit: float, reason: str) -> None:
+    """Refuse a vector that is longer than clipping, or clipping and noise, can make it."""
+    if float(np.linalg.norm(value.astype(np.float64))) > limit:
+        raise BadAnswer(f"{what} longer than {reason}; nothing was released. Check the software there")
 
 
 def broadcast_and_read(
