@@ -217,7 +217,7 @@ class TestResuming:
         sites = make_sites(tmp_path / "sites")
         records = sites["east"]._holdings.records(AGREEMENT)
         records.client.inputs[0] += 1
-        sites["east"]._holdings._load = lambda agreement: records
+        sites["east"]._holdings.load = lambda agreement: records
         with pytest.raises(SiteRefused, match="other records"):
             federated_run(AGREEMENT, tmp_path, sites, resume=True)
 

@@ -7,7 +7,7 @@ replaces the mechanism: it writes the same ledger lines, with the noise that the
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,32 +24,30 @@ from .noise import NoiseScale, max_answer_norm, pending, scale_of
 STEPS = "steps"
 
 
+@dataclass(frozen=True)
 class OwnNoiseCohort(RemoteCohort):
-    """Sites that answer with noise of their own."""
+    """Sites that answer with noise of their own; at least ``honest`` of them add it as agreed."""
 
-    def __init__(self, *place: Any, honest: int, **options: Any):
-        """As :class:`RemoteCohort`; at least ``honest`` of the sites add their noise as agreed."""
-        super().__init__(*place, **options)
-        self._honest = honest
+    honest: int
 
     def answer(self, question: Question) -> BoundedMean:
         if question.radius == 0:
             return super().answer(question)
-        return replace(pending(self._population, question), sources=((1.0, question),))
+        return replace(pending(self.population, question), sources=((1.0, question),))
 
     def request(self, mean: BoundedMean, multiplier: float) -> tuple[Request, NoiseScale]:
         """Return the request for a release, and the scale of its noise."""
-        request = Request(self._run, mean.sources, multiplier)
-        return request, scale_of(self._population, request, self._honest)
+        request = Request(self.run, mean.sources, multiplier)
+        return request, scale_of(self.population, request, self.honest)
 
     def total(self, request: Request, scale: NoiseScale) -> np.ndarray:
         """Return the sum of the sites' noisy answers, in grid steps."""
-        self._population.check(request.question.batch)
+        self.population.check(request.question.batch)
         messages, digest = self._exchange(request, scale.clients)
         total = np.zeros(scale.mean.release.dimension, dtype=np.int64)
         for p in scale.clients:
-            limit = max_answer_norm(self._population, p, request, scale)
-            total += checked_steps(self._sites[p], messages[p], request, digest, scale, limit)
+            limit = max_answer_norm(self.population, p, request, scale)
+            total += checked_steps(self.sites[p], messages[p], request, digest, scale, limit)
         return total
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -68,29 +69,27 @@ class AddingServer:
         return write(Message(TOTAL, {"request": request, "sites": list(sites), "received": received}, arrays))
 
 
+@dataclass(frozen=True)
 class SealedCohort(OwnNoiseCohort):
-    """Sites whose answers are encrypted, asked by one of them."""
+    """Sites whose answers are encrypted, asked by one of them; ``keys`` are those that all sites share."""
 
-    def __init__(self, adder: Adder, *place: Any, keys: SiteKeys, **options: Any):
-        """As :class:`OwnNoiseCohort`; ``keys`` are those that all sites share."""
-        super().__init__(adder, *place, **options)
-        self._adder = adder
-        self._keys = keys
+    transport: Adder
+    keys: SiteKeys
 
     def total(self, request: Request, scale: NoiseScale) -> np.ndarray:
-        population, question = self._population, request.question
+        population, question = self.population, request.question
         population.check(question.batch)
-        sites = [self._sites[p] for p in scale.clients]
+        sites = [self.sites[p] for p in scale.clients]
         limit = sum(max_answer_norm(population, p, request, scale, MAX_TOTAL) for p in scale.clients)
         inner, began = write(request.message()), time.perf_counter()
-        payload = self._keys.seal(inner)
-        message = read(self._adder.total(payload, sites, self._timeout))
+        payload = self.keys.seal(inner)
+        message = read(self.transport.total(payload, sites, self.timeout))
         if message.kind != TOTAL or message.fields.get("request") != digest(payload):
             raise BadAnswer("the server sent the sum of another question")
-        steps = self._keys.decrypt(message.arrays, scale.mean.release.dimension, digest(inner), sites)
+        steps = self.keys.decrypt(message.arrays, scale.mean.release.dimension, digest(inner), sites)
         require_length(f"the sum of the sites' answers to {request} is", steps, limit, "clipping and noise allow")
         seconds, received = time.perf_counter() - began, whole_number(message.fields, "received")
-        self._watch(Exchange(question.round, tuple(sites), seconds, len(payload) * len(sites), received))
+        self.watch(Exchange(question.round, tuple(sites), seconds, len(payload) * len(sites), received))
         return steps
 
 

@@ -95,13 +95,13 @@ def prepare_at_sites(
         opened = asked(transport, Message(OPEN, fields), sites, timeout)
         tag = sites_tag(sites, opened, keys if agreement.trust.sealed else None)
     ledger = run.open_ledger(tag)
-    place: tuple[Any, ...] = (transport, sites, noise_plan.population, name)
-    options: dict[str, Any] = {"source": run.noise, "timeout": timeout, "watch": watch}
+    place: dict[str, Any] = {"transport": transport, "sites": tuple(sites), "run": name, "timeout": timeout}
+    place |= {"population": noise_plan.population, "source": run.noise, "watch": watch}
     if trust is None:
-        cohort, mechanism = RemoteCohort(*place, **options), Mechanism(ledger, run.noise)
+        cohort, mechanism = RemoteCohort(**place), Mechanism(ledger, run.noise)
     else:
-        options["honest"] = trust["min_honest_sites"]
-        asking = OwnNoiseCohort(*place, **options) if keys is None else SealedCohort(*place, keys=keys, **options)
+        place["honest"] = trust["min_honest_sites"]
+        asking = OwnNoiseCohort(**place) if keys is None else SealedCohort(**place, keys=keys)
         cohort, mechanism = asking, SitesMechanism(asking, ledger, run.noise)
     return build_training(noise_plan, agreement.build_model(), engine, run, cohort, mechanism, agreement.run.output)
 

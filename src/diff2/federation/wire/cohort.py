@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -39,57 +40,44 @@ class Exchange(NamedTuple):
     received: int  # bytes of the arrays that all sites together answered with
 
 
+@dataclass(frozen=True)
 class RemoteCohort:
-    """The sites of a run, as one cohort."""
+    """The sites of a run, as one cohort.
 
-    def __init__(
-        self,
-        transport: Transport,
-        sites: Sequence[str],
-        population: Population,
-        run: str,
-        *,
-        source: NoiseSource,
-        timeout: float,
-        watch: Callable[[Exchange], None] = lambda exchange: None,
-    ):
-        """Ask ``sites``, in the order of the population's clients, in ``run``, which they have opened.
+    Args:
+        sites: in the order of the population's clients.
+        run: which they have opened.
+        source: draws the clients of a round, where that is secret.
+        timeout: seconds a site has for an answer.
+        watch: called after every exchange.
+    """
 
-        Args:
-            source: draws the clients of a round, where that is secret.
-            timeout: seconds a site has for an answer.
-            watch: called after every exchange.
-        """
-        self._transport = transport
-        self._sites = tuple(sites)
-        self._population = population
-        self._run = run
-        self._source = source
-        self._timeout = timeout
-        self._watch = watch
-
-    @property
-    def population(self) -> Population:
-        return self._population
+    transport: Transport
+    sites: tuple[str, ...]
+    population: Population
+    run: str
+    source: NoiseSource
+    timeout: float
+    watch: Callable[[Exchange], None]
 
     def answer(self, question: Question) -> BoundedMean:
-        self._population.check(question.batch)
+        self.population.check(question.batch)
         if question.radius == 0:  # equal iterates: no site needs to be asked
-            return zero_mean(self._population, question)
-        clients = asked_clients(self._population, question, self._source)
-        messages, request = self._exchange(Request(self._run, ((1.0, question),)), clients)
+            return zero_mean(self.population, question)
+        clients = asked_clients(self.population, question, self.source)
+        messages, request = self._exchange(Request(self.run, ((1.0, question),)), clients)
         sums = {p: self._checked(p, messages[p], question, request) for p in clients}
-        return combine(self._population, question, sums)
+        return combine(self.population, question, sums)
 
     def _exchange(self, request: Request, clients: Sequence[int]) -> tuple[dict[int, Message], str]:
         """Ask these clients; return their messages, and the digest by which they refer to the request."""
-        message, sites = request.message(), [self._sites[p] for p in clients]
-        found = broadcast_and_read(self._transport, message, sites, self._timeout, request.question.round, self._watch)
-        return {p: found[self._sites[p]] for p in clients}, digest(write(message))
+        message, sites = request.message(), [self.sites[p] for p in clients]
+        found = broadcast_and_read(self.transport, message, sites, self.timeout, request.question.round, self.watch)
+        return {p: found[self.sites[p]] for p in clients}, digest(write(message))
 
     def _checked(self, client: int, message: Message, question: Question, request: str) -> Vector:
         """Return the sum in an answer; refuse an answer that cannot be right."""
-        site, population, batch = self._sites[client], self._population, question.batch
+        site, population, batch = self.sites[client], self.population, question.batch
         what, params, radius = f"the {question.kind} of round {question.round}", question.params, question.radius
         if params is None or not isinstance(radius, float):
             raise ValueError(f"{what} has no iterate or no radius yet")
