@@ -6,8 +6,6 @@ JSON has no infinity and no NaN: both are written as the words ``"inf"``, ``"-in
 {'epsilon': 'inf', 'sizes': [1, 2]}
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -4,8 +4,6 @@ A package announces its classes as entry points (``[project.entry-points."diff2.
 a name that is none of ours is looked up for the first time, or all are listed. ``register`` adds a class by hand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 

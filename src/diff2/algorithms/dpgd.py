@@ -1,7 +1,5 @@
 """The plain estimators: a fresh gradient every round, with noise (DP-GD) or without (GD)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

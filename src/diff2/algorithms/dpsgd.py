@@ -9,8 +9,6 @@ Two ways to draw the batch, which are priced differently; the formula of one mus
   N is then a public bound of the number of records (``public_sizes``); the exact number would be a leak.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

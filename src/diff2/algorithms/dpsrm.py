@@ -13,8 +13,6 @@ conditions that realistic sizes do not meet.
 The paper's step, at most ``max_step_norm`` long, is ``NormalizedDescent(learning_rate, max_step_norm=...)``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar

@@ -18,8 +18,6 @@ client, each amplified by :math:`b/n_p`, and for nothing else. That other client
 or that clients are sampled, does not lower what the theorems available can promise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -16,8 +16,6 @@ the a that makes the next p smallest. For constant rho it settles at a = rho and
 released iterates enter.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

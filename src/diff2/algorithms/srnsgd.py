@@ -11,8 +11,6 @@ The running sum S of the contributions is released through one binary tree per e
 each tree, of sensitivity :math:`2 C / b`: an epoch costs a record what one Gaussian release costs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

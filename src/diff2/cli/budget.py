@@ -1,7 +1,5 @@
 """``diff2 budget``: what all runs on the same records cost together, and a limit for them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """``diff2 data``: which public tables are here, and fetching those that are not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

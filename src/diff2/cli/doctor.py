@@ -1,7 +1,5 @@
 """``diff2 doctor``: what is installed here, and whether it will do."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

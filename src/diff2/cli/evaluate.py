@@ -1,7 +1,5 @@
 """``diff2 evaluate``: private scores of a model on held-out records."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

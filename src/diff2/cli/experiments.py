@@ -1,7 +1,5 @@
 """``diff2 compare``, ``reproduce`` and ``demo``: experiments on public data, which stand beside the library."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``diff2 federate``: the same training over sites that keep their records."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """``diff2 fit``: from a table and a confirmed schema to a private model in a folder."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``diff2 init`` and ``diff2 run-schema``: a run file to begin with, and what an editor must know to help."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

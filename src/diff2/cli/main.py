@@ -5,8 +5,6 @@ also 4 private apart from named leaks, 5 not private. What a command needs is im
 answers at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated

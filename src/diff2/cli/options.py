@@ -1,7 +1,5 @@
 """Options that several commands have, and how lists are written on a command line."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``diff2 predict``: predictions for new rows, as they are in a file."""
 
-from __future__ import annotations
-
 import csv
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``diff2 report``: a page about a run that can be shared, printed and signed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

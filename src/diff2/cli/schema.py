@@ -1,7 +1,5 @@
 """``diff2 schema``: a first description of a table, for a person to confirm."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

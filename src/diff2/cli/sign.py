@@ -1,7 +1,5 @@
 """``diff2 keygen`` and ``diff2 sign``: who vouches for a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -5,8 +5,6 @@
 ['blog_feedback', 'california_housing', 'covertype', 'gas_turbine', 'kddcup99']
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import zlib

@@ -4,8 +4,6 @@ Both work on units: records, or where a column names groups all records of a gro
 split and at one client.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ fetch that is interrupted leaves nothing behind but, if it was killed, a tempora
 two at once do each other no harm.
 """
 
-from __future__ import annotations
-
 import errno
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """From ``[data]`` to arrays that can be trained on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

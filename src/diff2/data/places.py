@@ -1,7 +1,5 @@
 """Where tables are looked for: the folder of ``--data-dir``, the one of DIFF2_DATA, and the user's cache."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``[data]`` of a run file: where the clients' tables are, and what their columns mean."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

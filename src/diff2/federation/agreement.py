@@ -4,8 +4,6 @@ The server sends it. Every site reads it with the same checks as a run file, ans
 exactly this agreement (``site/approval.py``), and from then on answers only the questions that belong to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias

@@ -4,8 +4,6 @@ A site that approved it answers any listed statistic, as long as the prices add 
 which ones are asked, and in which order, costs nothing beyond that (``planning/filter.py``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 Each client of ``[data]`` becomes a folder with its records as a CSV table, a site.toml and the approval of this fit.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ a federation on one machine: each folder then holds the client's records, encode
 agrees to exactly this run.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -12,8 +12,6 @@ A line also holds a fingerprint of the records. It is keyed with ``budget.key``,
 the key nobody can try whether some records were used.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@ number, order and purposes of the releases from algorithm, budget and protection
 What nothing else in the file repeats is protected by the chain of its lines alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping

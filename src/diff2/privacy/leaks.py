@@ -3,8 +3,6 @@
 A ledger keeps the words, in which a leak is named once; :func:`code_of` finds the code to them.
 """
 
-from __future__ import annotations
-
 import warnings
 
 from ..errors import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning

@@ -5,8 +5,6 @@ changed, removed, doubled or moved no longer fits, and neither does one that is 
 write the whole file can compute the chain anew: against its author only a signature helps (``signing.py``).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

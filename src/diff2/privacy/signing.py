@@ -5,8 +5,6 @@ is signed as it ends has the public key in its header from the start: without a 
 that is signed later has none there, and whoever takes the signature away leaves a run that nobody signed.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 ``diff2 report --json`` prints it; page and card are made of it and of nothing else.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

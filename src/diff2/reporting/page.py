@@ -3,8 +3,6 @@
 The page is a function of the facts (``facts.py``). It shortens and rounds, to the safe side, and adds nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Everything is looked at that can be checked without the records. ``diff2 verify`` prints it, ``diff2 report`` shows it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

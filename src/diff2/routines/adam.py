@@ -16,8 +16,6 @@ In DIFF2 it grows from a restart to the next with every difference that is added
 noise of a difference is in proportion to the step before, and Adam's steps may be long: ``max_step_norm`` bounds them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -11,8 +11,6 @@ for k = 1, 2, ... counted from the first round after ``start``, with :math:`\bet
 exponential moving average :math:`\beta \bar x + (1 - \beta) x_k` with its bias towards zero divided out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar

@@ -4,8 +4,6 @@ Most routines see released values only, so whatever they do costs no privacy; th
 routine that asks the cohort for more (local steps) declares that in ``questions``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import is_dataclass
 from numbers import Real

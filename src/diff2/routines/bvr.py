@@ -14,8 +14,6 @@ as released.
 With ``output="uniform"`` the run returns :math:`x_{\hat k - 1, \hat r - 1}`, round and step uniform.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

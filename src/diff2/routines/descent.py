@@ -10,8 +10,6 @@ Variance-reduced estimators add noise in proportion to the last step, so one lon
 bound on the step is a bound on that noise.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -14,8 +14,6 @@ DIFF2 clips differences is then a multiple of the distance between query points,
 ``torch.optim.SGD(momentum=beta, nesterov=True)``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

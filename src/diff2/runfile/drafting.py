@@ -4,8 +4,6 @@ What only its owner knows (bounds, classes) is left open with a word. A file wit
 lists all of them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -12,8 +12,6 @@
 ``[data]`` names tables on this machine, ``file``, ``files`` or ``builtin``; without it they are at the sites.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

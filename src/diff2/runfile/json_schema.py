@@ -4,8 +4,6 @@ It knows tables, keys, types, defaults and, of texts with few choices, the choic
 to the reader of run files (``reader.py``).
 """
 
-from __future__ import annotations
-
 import re
 import types
 import typing

@@ -1,7 +1,5 @@
 """A run from a run file: read the tables, train, and leave a directory that describes the model in full."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """What the estimators have in common: from X, y and public facts to a fitted model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real

@@ -1,7 +1,5 @@
 """The two estimators."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -10,8 +10,6 @@ record has in one makes no difference. No cell of a table, however long, refuses
 read undecodable bytes as well.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import gzip

@@ -3,8 +3,6 @@
 Both have the same shape. In the file a comment on each line says where it comes from.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields

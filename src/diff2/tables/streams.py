@@ -3,8 +3,6 @@
 Cells mean what they mean to :func:`diff2.tables.files.read_tables`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

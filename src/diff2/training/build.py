@@ -1,7 +1,5 @@
 """From what a user passes to a run that is ready: everything is checked before anything is spent."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol

@@ -8,8 +8,6 @@ The order on disk: the checkpoint with the key comes first, then the ledger, the
 is killed anywhere in between can be resumed, and releases nothing twice.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import io

@@ -4,8 +4,6 @@ r"""The loop: ask the algorithm for :math:`\tilde v_r`, let the routine move, wr
 values only. ``diff2.prepare`` builds it, ``diff2.train`` builds and runs it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a run leaves behind."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Mapping

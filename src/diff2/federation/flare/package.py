@@ -5,8 +5,6 @@ With requests of the parties (``requests.py``) the only secret in it is the root
 the organiser; with kits also the private key in each party's kit.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ All of it is its owner's alone (0700, 0600). What is kept to admit parties later
 other. FLARE's jobs and snapshots, by default in the temporary folder of the machine, go to a given folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

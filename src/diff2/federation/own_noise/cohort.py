@@ -5,8 +5,6 @@ asked only when a mean is released, with its noise multiplier; their answers car
 replaces the mechanism: it writes the same ledger lines, with the noise that the honest sites add together.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 

@@ -7,8 +7,6 @@ decrypt it; no site receives the answer of another. One site runs the loop rathe
 bits of a norm differ between processors, and models that must agree bit for bit would diverge.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ A fit that was killed is begun anew with the key of its noise: the same question
 in the ledger, so nothing is released twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -4,8 +4,6 @@ The run is kept in its directory, with the same ledger and checkpoint as any oth
 messages may be restarted as often as needed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets

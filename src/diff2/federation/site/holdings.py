@@ -1,7 +1,5 @@
 """The records that a site takes part with: read once for an agreement, and as many as its policy says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -11,8 +11,6 @@
     algorithms = ["diff2"]
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ a description that the policy allows, sums that ``ClientSums`` has clipped, or a
 and for tables of equal size that hold the agreed columns, all but the sums is the same, whatever the records are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -6,8 +6,6 @@ than clipping allows, the run stops before anything is released. The mean is nev
 was calibrated for.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
