@@ -5,10 +5,10 @@ routine that asks the cohort for more (local steps) declares that in ``questions
 """
 
 from collections.abc import Iterable
-from dataclasses import is_dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
+from .._registry import require_kind
 from .._vectors import State, Vector
 from ..errors import InvalidArgument
 from ..questions import Estimate, Population, Question, Round
@@ -52,18 +52,7 @@ class PostProcessing(Routine):
 
 def check_routine(kind: type[Routine]) -> str:
     """Return the name of a routine; say what is missing where it cannot be one."""
-    called, missing = f"routine {getattr(kind, '__name__', repr(kind))}", ""
-    if not isinstance(kind, type) or not issubclass(kind, Routine):
-        missing = "it must be a class that inherits diff2.Routine, or diff2.PostProcessing if it asks for nothing"
-    elif not isinstance(getattr(kind, "name", None), str):
-        missing = "it must have a class attribute name, a text by which run files know it"
-    elif kind.step is Routine.step:
-        missing = "it must define step(state, params, estimate, round)"
-    elif not is_dataclass(kind) or not kind.__dataclass_params__.frozen:
-        missing = "it must be a frozen dataclass: put @dataclass(frozen=True) above it"
-    if missing:
-        raise InvalidArgument(f"{called}: {missing}; see help(diff2.Routine)")
-    return kind.name
+    return require_kind("routine", kind, Routine, ("step",))
 
 
 def fraction(name: str, value: Any) -> None:
