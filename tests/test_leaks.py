@@ -12,7 +12,6 @@ import torch
 import diff2
 from commands import diff2_here, write_folder
 from diff2.data.loading import load_clients
-from diff2.data.partition import Dirichlet
 from diff2.data.settings import TableSettings
 from diff2.privacy.leaks import CODES, code_of, leak
 from diff2.tables.check import check
@@ -63,7 +62,6 @@ POISSON = diff2.DPSGD(2, 10, 1.0, routine=diff2.GradientDescent(0.1), sampling="
 TRIGGERS = {
     "LEAK-SCALING": lambda folder: loaded(folder, scale="data"),
     "LEAK-CLASSES": lambda folder: loaded(folder, target="smoker", task="classification"),
-    "LEAK-PARTITION": lambda folder: loaded(folder, partition=Dirichlet(2, 100.0)),
     "LEAK-METRICS": lambda folder: trained(folder, metrics_every=1),
     "LEAK-SIZES": lambda folder: trained(folder, POISSON),
     "LEAK-SCHEMA": fitted_to_a_draft,

@@ -4,8 +4,6 @@ The keys of a table are the fields of its dataclass, and their types its annotat
 be written in a run file as soon as its class exists.
 """
 
-from __future__ import annotations
-
 import math
 import types
 import typing

@@ -6,8 +6,6 @@ JSON has no infinity and no NaN: both are written as the words ``"inf"``, ``"-in
 {'epsilon': 'inf', 'sizes': [1, 2]}
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -17,9 +15,11 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from .errors import Diff2Error, InvalidArgument
+
+AnyPath: TypeAlias = str | os.PathLike[str]
 
 
 def plain(value: Any) -> Any:
@@ -97,7 +97,7 @@ def owner_only() -> Iterator[None]:
         os.umask(before)
 
 
-def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
+def read_toml(path: AnyPath, what: str) -> dict[str, Any]:
     """Return the tables of a TOML file; ``what`` it is, for messages."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))

@@ -3,8 +3,6 @@
 Importing this is cheap; rich is imported when a bar is shown.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ Traceback (most recent call last):
 diff2.errors.InvalidArgument: expected restart_interval >= 1, got restart_interval=0
 """
 
-from __future__ import annotations
-
 import difflib
 import importlib.util
 import math

@@ -3,9 +3,9 @@
 PyTorch is imported when one of these is called.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+State: TypeAlias = dict[str, Any]  # of an algorithm or a routine, from round to round: tensors and numbers by name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,8 +3,6 @@
 Every message names the argument, the value it had, and what to do about it.
 """
 
-from __future__ import annotations
-
 
 class Diff2Error(Exception):
     """Base of every error raised on purpose by this library."""

@@ -7,8 +7,6 @@ Our own go through the same functions. Each trains a small network a few times o
 >>> diff2.testing.check_algorithm(diff2.DPGD(4, 1.0, diff2.GradientDescent(0.1)))  # doctest: +SKIP
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 import warnings

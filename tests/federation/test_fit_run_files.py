@@ -109,6 +109,8 @@ class TestExample:
         """The example as it stands, but for a seed: the bytes of diff2.fit on the whole table, and it verifies."""
         run = read_federated(EXAMPLE)
         spec, sites = job_from_run_file(run, tmp_path, seed=3)
+        written = [folder for name in spec.sites for folder in (sites / name, sites / name / "records.csv")]
+        assert all(not path.stat().st_mode & 0o077 for path in written)  # the records are their owner's alone
         without_processes(spec, sites)
         model = FittedModel.load(tmp_path)
         people = randhie.read_table()

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import is_dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from .._registry import require_kind
 from .._validate import at_least, positive
-from .._vectors import Vector
+from .._vectors import State, Vector
 from ..errors import InvalidArgument
 from ..privacy.release import REPLACE_ONE
 from ..questions import GRADIENT, Estimate, Population, Question, Round
 from ..routines import Routine
 from ..routines.given import as_routine
-
-PARTS = ("questions", "estimate")  # what every algorithm must define
 
 
 class Algorithm:
@@ -41,7 +39,7 @@ class Algorithm:
         """Declare what is asked in a round: from public numbers alone."""
         raise NotImplementedError
 
-    def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
+    def estimate(self, state: State, round: Round) -> tuple[Estimate, State]:
         """Return the estimate of the gradient at ``round.params``, and the next state."""
         raise NotImplementedError
 
@@ -67,7 +65,7 @@ class Algorithm:
         """
         return self
 
-    def init(self, params: Vector, population: Population) -> dict[str, Any]:
+    def init(self, params: Vector, population: Population) -> State:
         """Return the state before the first round: tensors and numbers by name."""
         return {}
 
@@ -91,23 +89,7 @@ def check_algorithm(kind: type[Algorithm]) -> str:
     Traceback (most recent call last):
     diff2.errors.InvalidArgument: algorithm Mine: it must define questions(...); see help(diff2.Algorithm)
     """
-    called = f"algorithm {getattr(kind, '__name__', repr(kind))}"
-    missing = ""
-    if not isinstance(kind, type) or not issubclass(kind, Algorithm):
-        missing = "it must be a class that inherits diff2.Algorithm"
-    elif not isinstance(getattr(kind, "name", None), str):
-        missing = "it must have a class attribute name, a text by which run files know it"
-    else:
-        lacking = [part for part in PARTS if getattr(kind, part) is getattr(Algorithm, part)]
-        if lacking:
-            missing = f"it must define {lacking[0]}(...)"
-        elif not is_dataclass(kind) or not kind.__dataclass_params__.frozen:
-            missing = "it must be a frozen dataclass: put @dataclass(frozen=True) above it"
-        elif not {"rounds", "routine"} <= set(kind.__dataclass_fields__):
-            missing = "its fields must include rounds and routine"
-    if missing:
-        raise InvalidArgument(f"{called}: {missing}; see help(diff2.Algorithm)")
-    return kind.name
+    return require_kind("algorithm", kind, Algorithm, ("questions", "estimate"), ("rounds", "routine"))
 
 
 def above_one(name: str, value: float) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from .._validate import at_least, positive
-from .._vectors import Vector, zeros
+from .._vectors import State, Vector, zeros
 from ..errors import InvalidArgument, NoGainWarning
 from ..questions import DIFFERENCE, GRADIENT, LOCAL, Estimate, Population, Question, Round, Smoothness
 from ..routines import GradientDescent, Routine
@@ -106,11 +106,11 @@ class Diff2(Algorithm):
         step, noise = routine.learning_rate * self.clip_smoothness, dimension * sigma**2
         return best_interval(self.rounds, step, noise, split, routine.schedule)
 
-    def init(self, params: Vector, population: Population) -> dict[str, Any]:
+    def init(self, params: Vector, population: Population) -> State:
         # x_{-1} and v_0 are never used: round 1 is a restart.
         return {"previous_params": params.clone(), "estimate": zeros(params), "variance": 0.0}
 
-    def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
+    def estimate(self, state: State, round: Round) -> tuple[Estimate, State]:
         question, r = round.questions[0], round.number
         if question.kind == GRADIENT:
             mean = round.ask(question, round.params, remember=r < self.rounds and not self._restarts(r + 1))

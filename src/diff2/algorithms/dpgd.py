@@ -1,12 +1,11 @@
 """The plain estimators: a fresh gradient every round, with noise (DP-GD) or without (GD)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from .._vectors import State
 from ..errors import BudgetExceeded
 from ..questions import Estimate, Population, Question, Round
 from ..routines import Routine
@@ -31,7 +30,7 @@ class DPGD(Algorithm):
     def questions(self, round: int, population: Population) -> Iterable[Question]:
         yield Question.gradient(self.clip_gradient)
 
-    def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
+    def estimate(self, state: State, round: Round) -> tuple[Estimate, State]:
         released = round.release(round.ask(round.questions[0], round.params))
         return Estimate(released.value, released.variance), state
 
@@ -54,5 +53,5 @@ class GD(Algorithm):
                 "GD adds no noise, so it exceeds every finite epsilon; use DPGD or Diff2, or Budget(epsilon=math.inf)"
             )
 
-    def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
+    def estimate(self, state: State, round: Round) -> tuple[Estimate, State]:
         return Estimate(round.release(round.ask(round.questions[0], round.params)).value, 0.0), state

@@ -9,14 +9,13 @@ Two ways to draw the batch, which are priced differently; the formula of one mus
   N is then a public bound of the number of records (``public_sizes``); the exact number would be a leak.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .._validate import at_least, one_of, positive
+from .._vectors import State
 from ..errors import InvalidArgument
 from ..privacy.release import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from ..questions import Batch, Estimate, Population, Question, Round
@@ -66,7 +65,7 @@ class DPSGD(Algorithm):
                 f"batch_size={self.batch_size} is more than the {sum(population.sizes)} records there are; lower it"
             )
 
-    def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
+    def estimate(self, state: State, round: Round) -> tuple[Estimate, State]:
         released = round.release(round.ask(round.questions[0], round.params))
         return Estimate(released.value, released.variance), state
 

@@ -13,14 +13,12 @@ conditions that realistic sizes do not meet.
 The paper's step, at most ``max_step_norm`` long, is ``NormalizedDescent(learning_rate, max_step_norm=...)``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .._validate import at_least
-from .._vectors import Vector, zeros
+from .._vectors import State, Vector, zeros
 from ..errors import InvalidArgument
 from ..questions import DIFFERENCE, GRADIENT, Batch, Estimate, Population, Question, Round
 from ..routines import Routine
@@ -66,10 +64,10 @@ class DPSRM(Algorithm):
     def shares(self) -> Mapping[str, float]:
         return {GRADIENT: self.first_share, DIFFERENCE: 1 - self.first_share}
 
-    def init(self, params: Vector, population: Population) -> dict[str, Any]:
+    def init(self, params: Vector, population: Population) -> State:
         return {"previous_params": params.clone(), "estimate": zeros(params), "variance": 0.0}
 
-    def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
+    def estimate(self, state: State, round: Round) -> tuple[Estimate, State]:
         gradient = round.ask(round.questions[0], round.params)
         if round.number == 1:
             released = round.release(gradient)

@@ -18,14 +18,12 @@ client, each amplified by :math:`b/n_p`, and for nothing else. That other client
 or that clients are sampled, does not lower what the theorems available can promise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .._validate import at_least, positive
-from .._vectors import Vector, moved, zeros
+from .._vectors import State, Vector, moved, zeros
 from ..errors import InvalidArgument
 from ..questions import LOCAL, Batch, Estimate, Population, Question, Round
 from ..routines import Routine
@@ -77,7 +75,7 @@ class DPFedAvg(Algorithm):
         for p in range(len(population.sizes)):
             population.check(Batch(clients=(p,), size=self.batch_size))
 
-    def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
+    def estimate(self, state: State, round: Round) -> tuple[Estimate, State]:
         clients = round.population.participants(round.number)
         moves = [self._local(p, round, None) for p in clients]
         shares = _shares(round.population, clients)
@@ -109,10 +107,10 @@ class DPScaffold(DPFedAvg):
 
     name: ClassVar[str] = "dpscaffold"
 
-    def init(self, params: Vector, population: Population) -> dict[str, Any]:
+    def init(self, params: Vector, population: Population) -> State:
         return {"control": zeros(params), "controls": zeros(params).repeat(len(population.sizes), 1)}
 
-    def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
+    def estimate(self, state: State, round: Round) -> tuple[Estimate, State]:
         population = round.population
         clients = population.participants(round.number)
         control, controls = state["control"], state["controls"].clone()

@@ -23,8 +23,6 @@ evenly, on a logarithmic scale, over two decades below :math:`\min(C_2, 1/\eta)`
 the loss, :math:`h \operatorname{Var} x`. docs/which-algorithm.md compares the rule with runs.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Algorithms, routines and the like from plain values: the tables of a run file, of an agreement, of a ledger."""
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Mapping
 from typing import Any

@@ -16,15 +16,13 @@ the a that makes the next p smallest. For constant rho it settles at a = rho and
 released iterates enter.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .._validate import positive
-from .._vectors import Vector, zeros
+from .._vectors import State, Vector, zeros
 from ..errors import InvalidArgument
 from ..questions import GRADIENT, Estimate, Population, Question, Round, Smoothness
 from ..routines import Routine
@@ -58,7 +56,7 @@ class RecursiveDiff2(Algorithm):
             yield Question.difference(Smoothness(self.clip_smoothness, 2 * self.clip_gradient), GRADIENT)
         yield Question.gradient(self.clip_gradient)
 
-    def init(self, params: Vector, population: Population) -> dict[str, Any]:
+    def init(self, params: Vector, population: Population) -> State:
         return {
             "previous_params": params.clone(),
             "estimate": zeros(params),
@@ -66,7 +64,7 @@ class RecursiveDiff2(Algorithm):
             "sensitivity": 0.0,  # of a gradient in that round: others may take part in the next
         }
 
-    def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
+    def estimate(self, state: State, round: Round) -> tuple[Estimate, State]:
         *questions, gradient_question = round.questions
         params, previous = round.params, state["previous_params"]
         sensitivity = round.population.release(gradient_question, round.number).sensitivity

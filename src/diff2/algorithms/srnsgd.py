@@ -11,14 +11,12 @@ The running sum S of the contributions is released through one binary tree per e
 each tree, of sensitivity :math:`2 C / b`: an epoch costs a record what one Gaussian release costs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .._validate import at_least
-from .._vectors import Vector, zeros
+from .._vectors import State, Vector, zeros
 from ..errors import InvalidArgument
 from ..privacy.release import tree_nodes
 from ..questions import DIFFERENCE, GRADIENT, Batch, Estimate, Population, Question, Round
@@ -72,7 +70,7 @@ class SRNSGD(Algorithm):
     def shares(self) -> Mapping[str, float]:
         return {GRADIENT: 1 / self.budget_split, DIFFERENCE: 1 - 1 / self.budget_split}
 
-    def init(self, params: Vector, population: Population) -> dict[str, Any]:
+    def init(self, params: Vector, population: Population) -> State:
         return {
             "path": params.new_zeros(
                 self.batches, params.numel()
@@ -81,7 +79,7 @@ class SRNSGD(Algorithm):
             "closed": 0.0,  # variance of the sum at the end of the last epoch
         }
 
-    def estimate(self, state: dict[str, Any], round: Round) -> tuple[Estimate, dict[str, Any]]:
+    def estimate(self, state: State, round: Round) -> tuple[Estimate, State]:
         question = round.questions[0]
         j, restart = question.step, question.kind == GRADIENT
         path = state["path"].clone()

@@ -1,7 +1,5 @@
 """``diff2 budget``: what all runs on the same records cost together, and a limit for them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +9,6 @@ from .._numbers import epsilon_text
 from .console import emit_json, ending, show_line, show_rows
 from .options import Json
 
-BUDGET_HELP = (
-    "Say what all runs in a folder cost together, and set a limit for them.\n\n"
-    "All are taken to be about the same records. With --epsilon and --delta the folder becomes a project: diff2 train, "
-    "fit and evaluate then refuse, with exit status 3 and before anything is spent, what would exceed that limit."
-)
-
 
 def budget(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that holds the runs, at any depth.")],
@@ -24,7 +16,11 @@ def budget(
     delta: Annotated[float | None, typer.Option(help="Of the limit; without --epsilon: add up at this delta.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what all runs in a folder cost together, and set a limit for them."""
+    """Say what all runs in a folder cost together, and set a limit for them.
+
+    All are taken to be about the same records. With --epsilon and --delta the folder becomes a project: diff2 train,
+    fit and evaluate then refuse, with exit status 3 and before anything is spent, what would exceed that limit.
+    """
     with ending():
         from ..errors import BudgetExceeded, InvalidArgument
         from ..planning.project import set_limit, standing

@@ -1,7 +1,5 @@
 """``diff2 data``: which public tables are here, and fetching those that are not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,15 +7,13 @@ import typer
 
 from .._progress import progress_bar
 from .console import command, emit_json, ending, show_line, show_rows
-from .options import shown
+from .options import Json, given, shown
 
 data_app = typer.Typer(
     name="data",
     help="The public tables of the paper's experiments: which are here, and fetching those that are not.",
     no_args_is_help=True,
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
 @data_app.command("list", epilog="Example: diff2 data list --data-dir tables")
@@ -56,7 +52,7 @@ def fetch(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no report.")] = False,
 ) -> None:
     """Fetch public tables from their publishers, check them, and keep them for later runs."""
-    again = command("diff2", "data", "fetch", *names, *(["--to", to] if to is not None else []))
+    again = command("diff2", "data", "fetch", *names, *given({"to": to}))
     with ending(f"nothing incomplete is kept; start again with: {again}"):
         from ..data.catalogue import CATALOGUE, entry_of
         from ..data.fetching import fetch as fetch_table

@@ -1,7 +1,5 @@
 """``diff2 doctor``: what is installed here, and whether it will do."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys
@@ -16,10 +14,6 @@ from .._version import __version__
 from .console import emit_json, ending, show_facts
 from .options import Json
 
-DOCTOR_HELP = (
-    "Say what is installed here, which extras are missing, where randomness comes from, and what can be written.\n\n"
-    "Paste it into a report of a problem. Exit status 1 where something that every run needs is not there."
-)
 EXTRAS = {  # module -> extra, and what it is for
     "torch": ("torch", "diff2 train, fit --method network"),
     "cryptography": ("sign", "diff2 sign"),
@@ -39,7 +33,10 @@ def doctor(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where runs are to be written.")] = Path(),
     as_json: Json = False,
 ) -> None:
-    """Say what is installed here, and whether it will do."""
+    """Say what is installed here, which extras are missing, where randomness comes from, and what can be written.
+
+    Paste it into a report of a problem. Exit status 1 where something that every run needs is not there.
+    """
     with ending():
         found = examine(folder)
         if as_json:

@@ -1,7 +1,5 @@
 """``diff2 evaluate``: private scores of a model on held-out records."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -9,11 +7,6 @@ import typer
 
 from .console import emit_json, ending, show_guarantee, show_line
 from .options import Json, Quiet, Seed
-
-EVALUATE_HELP = (
-    "Score a model on records that it was not fitted to, with a privacy budget for these records.\n\n"
-    "Every score has a 95 % interval that accounts for the noise and for the sampling of records."
-)
 
 
 def evaluate(
@@ -29,7 +22,10 @@ def evaluate(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score a model privately on held-out records."""
+    """Score a model on records that it was not fitted to, with a privacy budget for these records.
+
+    Every score has a 95 % interval that accounts for the noise and for the sampling of records.
+    """
     with ending("what was released until now, if anything, stays spent"):
         from ..fitting import FittedModel
         from ..fitting import evaluate as evaluated

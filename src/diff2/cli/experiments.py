@@ -1,7 +1,5 @@
 """``diff2 compare``, ``reproduce`` and ``demo``: experiments on public data, which stand beside the library."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Annotated
@@ -11,22 +9,9 @@ import typer
 from .._progress import progress_bar
 from ..errors import Diff2Error
 from .console import command, emit_json, ending
-from .options import DataDir, Json, Quiet, Seed, parse_epsilons, parse_names, shown
+from .options import DataDir, Json, Quiet, Seed, given, parse_epsilons, parse_names, shown
 
 PACKAGES = ("diff2_experiments", "joblib", "matplotlib", "torch")
-
-COMPARE_HELP = (
-    "Train several algorithms on the same records, budgets and seeds; print a table and draw a figure.\n\n"
-    "The file's \\[algorithm] and \\[routine] are the base; a table \\[compare.NAME] changes it for one method. "
-    "Runs that are in DIR already are not made again, so the same command resumes after Ctrl-C or a crash.\n\n"
-    "A comparison is NOT private: it shows exact losses. Use public data."
-)
-REPRODUCE_HELP = (
-    "Repeat the paper's experiment on a data set: tune every method as its appendix does, and take the best.\n\n"
-    "Writes runs, tables, figures and report.html. Runs that are in DIR already are not made again, so the same "
-    "command resumes after Ctrl-C or a crash, and several processes may share one DIR.\n\n"
-    "Tuning is NOT private: it looks at exact losses. Use public data."
-)
 
 Epsilons = Annotated[str | None, typer.Option(metavar="E,...", help="Budgets; by default the one of \\[privacy].")]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ... of noise and starting point.")]
@@ -47,8 +32,15 @@ def compare(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
+    r"""Train several algorithms on the same records, budgets and seeds; print a table and draw a figure.
+
+    The file's \[algorithm] and \[routine] are the base; a table \[compare.NAME] changes it for one method. Runs that
+    are in DIR already are not made again, so the same command resumes after Ctrl-C or a crash.
+
+    A comparison is NOT private: it shows exact losses. Use public data.
+    """
     budgets = None if epsilon is None else parse_epsilons(epsilon)
-    again = ["diff2", "compare", file, *_given({"algorithms": algorithms, "epsilon": epsilon}), "--seeds", seeds]
+    again = ["diff2", "compare", file, *given({"algorithms": algorithms, "epsilon": epsilon}), "--seeds", seeds]
     again += ["--out", out]
     with ending(_resume(again, data_dir, jobs)):
         _require_packages()
@@ -92,9 +84,16 @@ def reproduce(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
+    """Repeat the paper's experiment on a data set: tune every method as its appendix does, and take the best.
+
+    Writes runs, tables, figures and report.html. Runs that are in DIR already are not made again, so the same command
+    resumes after Ctrl-C or a crash, and several processes may share one DIR.
+
+    Tuning is NOT private: it looks at exact losses. Use public data.
+    """
     budgets = None if epsilon is None else parse_epsilons(epsilon)
-    given = _given({"epsilon": epsilon, "accounting": accounting, "algorithms": algorithms})
-    again = ["diff2", "reproduce", "--dataset", dataset, *given, "--seeds", seeds, "--grid", grid, "--out", out]
+    words = given({"epsilon": epsilon, "accounting": accounting, "algorithms": algorithms})
+    again = ["diff2", "reproduce", "--dataset", dataset, *words, "--seeds", seeds, "--grid", grid, "--out", out]
     with ending(_resume(again, data_dir, jobs)):
         _require_packages()
         from diff2_experiments.files import find_file, read_tune_file
@@ -140,12 +139,7 @@ def _require_packages(extra: str = "experiments", *names: str) -> None:
         raise Diff2Error(f"this command needs {', '.join(missing)}; install with: pip install 'diff2[{extra}]'")
 
 
-def _given(options: dict[str, str | None]) -> list[object]:
-    """Return the options that were given, as words of a command line."""
-    return [word for name, value in options.items() if value is not None for word in (f"--{name}", value)]
-
-
 def _resume(words: list[object], data_dir: Path | None, jobs: int) -> str:
     """Return what to do after an interruption; where data are and how many jobs concern this machine alone."""
-    local = _given({"data-dir": None if data_dir is None else str(data_dir), "jobs": str(jobs) if jobs > 1 else None})
+    local = given({"data-dir": data_dir, "jobs": jobs if jobs > 1 else None})
     return f"finished runs are kept; resume with: {command(*words, *local)}"

@@ -1,7 +1,5 @@
 """``diff2 federate``: the same training over sites that keep their records."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +8,7 @@ import typer
 from .._numbers import epsilon_text
 from .console import command, emit_json, ending, show_facts, show_guarantee, show_rows
 from .deploy import job_reporter, register, require_flare
-from .options import DataDir, Json, Quiet, RunToml, Seed, shown
+from .options import DataDir, Json, Quiet, RunToml, Seed, given, shown
 
 federate_app = typer.Typer(
     name="federate",
@@ -46,11 +44,8 @@ def _add_run_command(kind: str, summary: str) -> None:
         as_json: Json = False,
         quiet: Quiet = False,
     ) -> None:
-        again: list[object] = ["--sites", sites] if sites is not None else []
-        again += ["--seed", seed] if seed is not None else []
-        again += ["--data-dir", data_dir] if data_dir is not None else []
-        advice = f"resume with: {command('diff2', 'federate', kind, run_file, '--out', out, '--resume', *again)}"
-        with ending(advice):
+        again = given({"sites": sites, "seed": seed, "data-dir": data_dir})
+        with ending(f"resume with: {command('diff2', 'federate', kind, run_file, '--out', out, '--resume', *again)}"):
             require_flare()
             from .._files import read_json
             from ..federation.flare import local

@@ -1,7 +1,5 @@
 """``diff2 fit``: from a table and a confirmed schema to a private model in a folder."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -10,11 +8,6 @@ import typer
 
 from .console import command, emit_json, ending, show_guarantee, show_line
 from .options import Json, Quiet, Seed, shown
-
-FIT_HELP = (
-    "Fit a private model to a table, within a budget. There is nothing to tune.\n\n"
-    "The schema says what is publicly known: columns, bounds, categories and the target. Draft one with diff2 schema."
-)
 
 
 def fit(
@@ -40,7 +33,10 @@ def fit(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fit a private model to a table, within a budget."""
+    """Fit a private model to a table, within a budget. There is nothing to tune.
+
+    The schema says what is publicly known: columns, bounds, categories and the target. Draft one with diff2 schema.
+    """
     with ending(f"what was released until now is in {out}; the same command resumes, and pays for nothing twice"):
         from .._progress import progress_bar
         from ..fitting import fit as fit_table

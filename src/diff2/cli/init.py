@@ -1,7 +1,5 @@
 """``diff2 init`` and ``diff2 run-schema``: a run file to begin with, and what an editor must know to help."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,11 +7,6 @@ from typing import Annotated
 import typer
 
 from .console import emit_json, ending
-
-INIT_HELP = (
-    "Print a commented run file for tables with the same columns, one per client.\n\n"
-    "Only the names of the columns are read. Bounds are left open: write what everybody knows."
-)
 
 
 def init(
@@ -23,7 +16,10 @@ def init(
     epsilon: Annotated[float, typer.Option(help="The budget.")] = 1.0,
     delta: Annotated[float, typer.Option(help="The budget; well below 1 / records.")] = 1e-5,
 ) -> None:
-    """Print a commented run file for a table."""
+    """Print a commented run file for tables with the same columns, one per client.
+
+    Only the names of the columns are read. Bounds are left open: write what everybody knows.
+    """
     with ending():
         from ..privacy import Budget
         from ..runfile.drafting import draft_run_file

@@ -5,30 +5,29 @@ also 4 private apart from named leaks, 5 not private. What a command needs is im
 answers at once.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from .._version import __version__
-from .budget import BUDGET_HELP, budget
+from .budget import budget
 from .console import command, emit_json, ending, show_warning
 from .data import data_app
-from .doctor import DOCTOR_HELP, doctor
-from .evaluate import EVALUATE_HELP, evaluate
-from .experiments import COMPARE_HELP, REPRODUCE_HELP, compare, demo, reproduce
+from .doctor import doctor
+from .evaluate import evaluate
+from .experiments import compare, demo, reproduce
 from .federate import federate_app
-from .fit import FIT_HELP, fit
-from .init import INIT_HELP, init, run_schema
-from .options import DataDir, Json, Quiet, RunToml, Seed, shown
-from .predict import PREDICT_HELP, predict
-from .report import REPORT_HELP, report
+from .fit import fit
+from .init import init, run_schema
+from .options import DataDir, Json, Quiet, RunToml, Seed, given, shown
+from .predict import predict
+from .report import report
 from .reports import account_document, show_account, show_preview, show_rehearsal, show_run
-from .schema import SCHEMA_HELP, schema
-from .sign import SIGN_HELP, keygen, sign
-from .verify import VERIFY_HELP, require_within_budget, verify
+from .schema import schema
+from .sign import keygen, sign
+from .verify import require_within_budget, verify
 
 app = typer.Typer(
     name="diff2",
@@ -63,7 +62,6 @@ def _root(
     pass
 
 
-@app.command(epilog="Example: diff2 train run.toml --out runs/first")
 def train(
     run_file: RunToml,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where model, ledger and result go.")],
@@ -77,11 +75,8 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train the model that a run file describes, within its privacy budget."""
-    again = ["--seed", seed] if seed is not None else []
-    again += ["--sign-with", sign_with] if sign_with is not None else []
-    again += ["--data-dir", data_dir] if data_dir is not None else []
-    advice = f"resume with: {command('diff2', 'train', run_file, '--out', out, '--resume', *again)}"
-    with ending(advice):
+    again = given({"seed": seed, "sign-with": sign_with, "data-dir": data_dir})
+    with ending(f"resume with: {command('diff2', 'train', run_file, '--out', out, '--resume', *again)}"):
         from ..runfile.reader import read_run_file
         from ..runfile.run import FILES, train_run_file
 
@@ -95,22 +90,6 @@ def train(
             show_run(run)
 
 
-PLAN_HELP = (
-    "Say how much noise a budget needs and what to expect of it, before anything is spent.\n\n"
-    "Of a fit: give --schema, --records and --epsilon.\n\n"
-    "Of training: options override the run file. Without --sizes, the records of its tables are counted; no other "
-    "value is used. "
-    "With --step-length, the noise in the gradient estimate of DP-GD and of DIFF2 is predicted, and a better restart "
-    "interval T and budget split are suggested. Without it, that is done for several values of rho, the clipping "
-    "radius of a difference over that of a gradient."
-)
-
-
-@app.command(
-    help=PLAN_HELP,
-    epilog="Example: diff2 plan --schema people.schema.toml --records 16512 --epsilon 1, or "
-    "diff2 plan --epsilon 3 --delta 1e-5 --rounds 2000 --restart-interval 20 --sizes 1651x10",
-)
 def plan(
     run_file: Annotated[Path | None, typer.Argument(metavar="RUN.toml", help="Take settings from a run file.")] = None,
     sizes: Annotated[
@@ -143,7 +122,15 @@ def plan(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Say how much noise a budget needs and what to expect of it, before anything is spent."""
+    """Say how much noise a budget needs and what to expect of it, before anything is spent.
+
+    Of a fit: give --schema, --records and --epsilon.
+
+    Of training: options override the run file. Without --sizes, the records of its tables are counted; no other value
+    is used. With --step-length, the noise in the gradient estimate of DP-GD and of DIFF2 is predicted, and a better
+    restart interval T and budget split are suggested. Without it, that is done for several values of rho, the clipping
+    radius of a difference over that of a gradient.
+    """
     if schema_file is not None:
         if records is None or epsilon is None:
             raise typer.BadParameter("with --schema give --records and --epsilon")
@@ -190,7 +177,6 @@ def plan(
             show_preview(found)
 
 
-@app.command(epilog="Example: diff2 account runs/first/ledger.jsonl --delta 1e-6")
 def account(
     ledger_file: Annotated[Path, typer.Argument(metavar="LEDGER", help="A ledger.jsonl, or the directory of a run.")],
     delta: Annotated[float | None, typer.Option(help="At this delta; by default the one of the run's budget.")] = None,
@@ -212,31 +198,6 @@ def account(
         else:
             show_account(ledger, path, at)
         require_within_budget(ledger, path)
-
-
-app.command(help=VERIFY_HELP, epilog="Example: diff2 verify runs/first --public key.pub.pem")(verify)
-app.command(help=INIT_HELP, epilog="Example: diff2 init north.csv south.csv --target visits > run.toml")(init)
-app.command(epilog="Example: diff2 run-schema > run.schema.json")(run_schema)
-app.command(help=DOCTOR_HELP, epilog="Example: diff2 doctor")(doctor)
-app.command(help=BUDGET_HELP, epilog="Example: diff2 budget runs --epsilon 3 --delta 1e-6")(budget)
-app.command(epilog="Example: diff2 keygen key.pem")(keygen)
-app.command(help=SIGN_HELP, epilog="Example: diff2 sign runs/first --key key.pem")(sign)
-app.command(help=REPORT_HELP, epilog="Example: diff2 report runs/first --out report.html --card")(report)
-app.command(
-    help=COMPARE_HELP,
-    epilog="Example: diff2 compare randhie --algorithms dpgd,diff2 --seeds 3 --out compared",
-)(compare)
-app.command(
-    help=REPRODUCE_HELP,
-    epilog="Example: diff2 reproduce --dataset california_housing --grid reduced --seeds 1 --data-dir data --out found",
-)(reproduce)
-app.command(epilog="Example: diff2 demo --out diff2-demo")(demo)
-app.command(help=SCHEMA_HELP, epilog="Example: diff2 schema people.csv --target visits > people.schema.toml")(schema)
-app.command(help=FIT_HELP, epilog="Example: diff2 fit people.csv --schema people.schema.toml --epsilon 1 --out model")(
-    fit
-)
-app.command(help=PREDICT_HELP, epilog="Example: diff2 predict model new.csv --out predictions.csv")(predict)
-app.command(help=EVALUATE_HELP, epilog="Example: diff2 evaluate model held_out.csv --epsilon 0.2")(evaluate)
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -265,3 +226,33 @@ def parse_interval(text: str | None) -> int | str | None:
     if not text.isdecimal():
         raise typer.BadParameter(f"expected a whole number or auto, got {text!r}", param_hint="--restart-interval")
     return int(text)
+
+
+def _add(run: Callable[..., None], example: str) -> None:
+    """Add a command; the paragraphs of its docstring are its help."""
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in (run.__doc__ or "").split("\n\n"))
+    app.command(help=text, epilog=f"Example: {example}")(run)
+
+
+_add(train, "diff2 train run.toml --out runs/first")
+_add(
+    plan,
+    "diff2 plan --schema people.schema.toml --records 16512 --epsilon 1, or "
+    "diff2 plan --epsilon 3 --delta 1e-5 --rounds 2000 --restart-interval 20 --sizes 1651x10",
+)
+_add(account, "diff2 account runs/first/ledger.jsonl --delta 1e-6")
+_add(verify, "diff2 verify runs/first --public key.pub.pem")
+_add(init, "diff2 init north.csv south.csv --target visits > run.toml")
+_add(run_schema, "diff2 run-schema > run.schema.json")
+_add(doctor, "diff2 doctor")
+_add(budget, "diff2 budget runs --epsilon 3 --delta 1e-6")
+_add(keygen, "diff2 keygen key.pem")
+_add(sign, "diff2 sign runs/first --key key.pem")
+_add(report, "diff2 report runs/first --out report.html --card")
+_add(compare, "diff2 compare randhie --algorithms dpgd,diff2 --seeds 3 --out compared")
+_add(reproduce, "diff2 reproduce --dataset california_housing --grid reduced --seeds 1 --data-dir data --out found")
+_add(demo, "diff2 demo --out diff2-demo")
+_add(schema, "diff2 schema people.csv --target visits > people.schema.toml")
+_add(fit, "diff2 fit people.csv --schema people.schema.toml --epsilon 1 --out model")
+_add(predict, "diff2 predict model new.csv --out predictions.csv")
+_add(evaluate, "diff2 evaluate model held_out.csv --epsilon 0.2")

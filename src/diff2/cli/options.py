@@ -1,7 +1,6 @@
 """Options that several commands have, and how lists are written on a command line."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +23,15 @@ RunToml = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file:
 def shown(quiet: bool) -> Show:
     """Return how progress is shown: a bar on a terminal, lines in a log, nothing where none is wanted."""
     return False if quiet else LINES
+
+
+def given(options: Mapping[str, object]) -> list[object]:
+    """Return the options that were given, as words of a command line.
+
+    >>> given({"seed": 3, "data-dir": None})
+    ['--seed', 3]
+    """
+    return [word for name, value in options.items() if value is not None for word in (f"--{name}", value)]
 
 
 def parse_epsilons(text: str) -> list[float]:

@@ -1,7 +1,5 @@
 """``diff2 predict``: predictions for new rows, as they are in a file."""
 
-from __future__ import annotations
-
 import csv
 import os
 from pathlib import Path
@@ -11,11 +9,6 @@ import typer
 
 from .console import ending, show_line
 from .options import Quiet, shown
-
-PREDICT_HELP = (
-    "Predict for the raw rows of a file, which has the columns that the model was fitted to; others are left alone.\n\n"
-    "Predictions for private rows are private: the guarantee of the model does not cover them."
-)
 
 
 def predict(
@@ -30,7 +23,10 @@ def predict(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Predict for the rows of a file."""
+    """Predict for the raw rows of a file, which has the columns that the model was fitted to; others are left alone.
+
+    Predictions for private rows are private: the guarantee of the model does not cover them.
+    """
     with ending("no predictions were written"):
         from .._progress import progress_bar
         from ..errors import InvalidArgument

@@ -1,7 +1,5 @@
 """``diff2 report``: a page about a run that can be shared, printed and signed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +8,6 @@ import typer
 from .console import emit_json, ending, show_line
 from .options import Json
 from .verify import PublicKey, RunFolder
-
-REPORT_HELP = (
-    "Write a page about a run: verdict, guarantee, checks, releases, columns, quality, files, sign-off.\n\n"
-    "It holds released and public values only, and needs no network. Exit status as that of diff2 verify."
-)
 
 
 def report(
@@ -26,7 +19,10 @@ def report(
     public: PublicKey = None,
     as_json: Json = False,
 ) -> None:
-    """Write a page about a run."""
+    """Write a page about a run: verdict, guarantee, checks, releases, columns, quality, files, sign-off.
+
+    It holds released and public values only, and needs no network. Exit status as that of diff2 verify.
+    """
     with ending():
         from .._files import write_whole
         from ..reporting.card import card as card_of

@@ -1,7 +1,5 @@
 """``diff2 schema``: a first description of a table, for a person to confirm."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,12 +7,6 @@ from typing import Annotated
 import typer
 
 from .console import ending, show_rows
-
-SCHEMA_HELP = (
-    "Print a draft of the schema of a table: columns, types, bounds, categories and units.\n\n"
-    "It is read off the data, which leaks, and each line says so: a person replaces it by what everybody knows. With "
-    "--check, say instead how well a confirmed schema fits the table, in exact counts for the owner's eyes alone."
-)
 
 
 def schema(
@@ -35,7 +27,11 @@ def schema(
         Path | None, typer.Option("--schema", metavar="SCHEMA.toml", help="The schema to compare with.")
     ] = None,
 ) -> None:
-    """Print a draft of the schema of a table, or compare a table with a schema."""
+    """Print a draft of the schema of a table: columns, types, bounds, categories and units.
+
+    It is read off the data, which leaks, and each line says so: a person replaces it by what everybody knows. With
+    --check, say instead how well a confirmed schema fits the table, in exact counts for the owner's eyes alone.
+    """
     if check != (schema_file is not None):
         raise typer.BadParameter("--check and --schema go together")
     if not check and target is None:

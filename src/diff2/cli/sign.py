@@ -1,7 +1,5 @@
 """``diff2 keygen`` and ``diff2 sign``: who vouches for a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -10,12 +8,6 @@ import typer
 from .console import command, emit_json, ending, show_line
 from .options import Json
 from .verify import RunFolder
-
-SIGN_HELP = (
-    "Sign a finished run: ledger.sig beside its ledger says who vouches for it.\n\n"
-    "Everything is verified first. Sign as a run ends with diff2 train --sign-with: then nobody can take the signature "
-    "away unseen."
-)
 
 
 def keygen(
@@ -40,7 +32,11 @@ def sign(
     key: Annotated[Path, typer.Option(metavar="PEM", help="Your private Ed25519 key; diff2 keygen makes one.")],
     as_json: Json = False,
 ) -> None:
-    """Sign a finished run."""
+    """Sign a finished run: ledger.sig beside its ledger says who vouches for it.
+
+    Everything is verified first. Sign as a run ends with diff2 train --sign-with: then nobody can take the signature
+    away unseen.
+    """
     with ending():
         from ..privacy.signing import PROVES, Signer, sign_ledger
         from ..reporting.verdict import judge, ledger_of

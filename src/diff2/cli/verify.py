@@ -15,11 +15,6 @@ from .reports import count_of_releases
 if TYPE_CHECKING:
     from ..privacy import Ledger
 
-VERIFY_HELP = (
-    "Check everything about a run that can be checked without its records: its ledger, its model, its signature.\n\n"
-    "Exit status: 0 private as stated, 4 private apart from the leaks it names, 5 NOT PRIVATE, 1 broken, or it "
-    "cannot be verified here."
-)
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, or a ledger.jsonl.")]
 PublicKey = Annotated[
     Path | None, typer.Option(metavar="PEM", help="Whose signature it must be: an Ed25519 public key.")
@@ -31,7 +26,11 @@ def verify(
     public: PublicKey = None,
     as_json: Json = False,
 ) -> None:
-    """Check everything about a run that can be checked without its records."""
+    """Check everything about a run that can be checked without its records: its ledger, its model, its signature.
+
+    Exit status: 0 private as stated, 4 private apart from the leaks it names, 5 NOT PRIVATE, 1 broken, or it cannot be
+    verified here.
+    """
     with ending():
         from ..reporting.verdict import judge, ledger_of
 

@@ -6,8 +6,6 @@ they add up to at most 1/q.) Of m clients' vectors added one after the other, ea
 its length, at most m radii.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 

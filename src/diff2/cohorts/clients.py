@@ -1,7 +1,5 @@
 """The clients' records, checked before anything else happens."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Which records and clients are in a draw, and how vectors of whole clients are clipped."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -6,8 +6,6 @@ one process, with the same code as a federation, hence with the same bytes under
 records through the engine in one pass: faster where clients are small, and the same up to rounding.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """All clients in this process, their records in one pass: the fast cohort."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple

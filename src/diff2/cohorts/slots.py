@@ -13,8 +13,6 @@ worlds that differ in the content of one slot, and the sum differs by that recor
 of one tile (``gradients/sums.py``): *add or remove one, among data sets of at most M records*.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ How a loader batches, shuffles and samples is not used: how a batch is drawn is 
 draws it. A random transform is drawn once, when its record is read.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

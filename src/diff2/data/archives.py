@@ -1,7 +1,5 @@
 """From the publisher's archive to one CSV: members joined in order, a header first, every value as it was."""
 
-from __future__ import annotations
-
 import gzip
 import tarfile
 import zipfile

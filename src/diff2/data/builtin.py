@@ -1,7 +1,5 @@
 """Public tables that anyone has: ``[data] builtin = "randhie"``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from .._validate import one_of

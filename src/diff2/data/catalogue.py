@@ -4,8 +4,6 @@ Everything here is common knowledge about public tables (names of columns, class
 using it takes nothing from anyone's records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@
 ['blog_feedback', 'california_housing', 'covertype', 'gas_turbine', 'kddcup99']
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import zlib
@@ -17,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from .._files import AnyPath
 from .._validate import one_of
 from ..errors import InvalidArgument
 from ..tables.cell_column import Cells
@@ -24,7 +23,7 @@ from ..tables.cells import Lookup
 from ..tables.files import read_tables
 from ..tables.frames import Frame
 from .catalogue import Entry, Provenance, entry_of
-from .places import Folder, found, require
+from .places import found, require
 
 ROWS = ("all", "train")
 SYMBOLIC = ("one_hot", "codes")
@@ -48,7 +47,7 @@ class Dataset:
 
 def load_dataset(
     name: str,
-    data_dir: Folder | None = None,
+    data_dir: AnyPath | None = None,
     download: bool = False,
     *,
     rows: str = "all",
@@ -157,17 +156,22 @@ def verified_csv(entry: Entry, path: Path) -> bytes:
         raise InvalidArgument(f"{path} is cut off before its end; {remedy}") from None
     except (gzip.BadGzipFile, zlib.error):
         raise InvalidArgument(f"{path} is not a gzip file, or is damaged; {remedy}") from None
-    check_header(entry, content, str(path), remedy)
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != entry.provenance.csv_sha256:
-        raise InvalidArgument(
-            f"{path} is not the table that was published: expected sha256 {entry.provenance.csv_sha256} of its "
-            f"unpacked bytes, got {digest}; {remedy}"
-        )
+    check_content(entry, content, str(path), remedy)
     return content
 
 
-def check_header(entry: Entry, content: bytes, where: str, remedy: str) -> None:
+def check_content(entry: Entry, content: bytes, where: str, remedy: str) -> None:
+    """Refuse a table that is not the one that was published, after saying which column is another, if one is."""
+    _check_header(entry, content, where, remedy)
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != entry.provenance.csv_sha256:
+        raise InvalidArgument(
+            f"{where} is not the table that was published: expected sha256 {entry.provenance.csv_sha256} of its "
+            f"unpacked bytes, got {digest}; {remedy}"
+        )
+
+
+def _check_header(entry: Entry, content: bytes, where: str, remedy: str) -> None:
     """Refuse a table with other columns, and name the first that differs."""
     line = content[: content.find(b"\n")].decode("utf-8", "replace").rstrip("\r")
     names = line.split(",")

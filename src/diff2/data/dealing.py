@@ -4,18 +4,14 @@ Both work on units: records, or where a column names groups all records of a gro
 split and at one client.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from ..errors import InvalidArgument
-from ..tables.cells import Lookup
-from .partition import Dirichlet, Partition, quantile_groups
 from .settings import OWN, SCIKIT_LEARN
-from .tables import ClientTable, classes_in, numbers, texts
+from .tables import ClientTable, texts
 
 
 def hold_out(
@@ -43,27 +39,14 @@ def hold_out(
     return kept, [table for table in held if table.frame.size]
 
 
-def deal(
-    tables: Sequence[ClientTable], partition: Partition, target: str, task: str, group_column: str | None = None
-) -> list[ClientTable]:
-    """Divide one table among the clients of a partition."""
+def deal(tables: Sequence[ClientTable], clients: int, group_column: str | None = None) -> list[ClientTable]:
+    """Deal the units of one table to clients in turn: unit i to client i mod ``clients``."""
     (table,) = tables
     unit_of = _units(table, group_column)
-    count, groups = int(unit_of.max()) + 1, None
-    if isinstance(partition, Dirichlet):
-        if group_column is not None:
-            raise InvalidArgument(
-                f"partition 'dirichlet' deals records by their target, group_column={group_column!r} keeps those of a "
-                "group together; leave one of them out"
-            )
-        if task == "classification":
-            groups = table.frame[target].mapped(Lookup(classes_in([table], target)), np.int64)
-        else:
-            groups = quantile_groups(numbers(table, target), partition.quantiles)
-    parts = partition.parts(count, groups)
-    if group_column is not None:
-        parts = [np.flatnonzero(np.isin(unit_of, part)) for part in parts]
-    return [table.take(part, f"part {p + 1} of {len(parts)}") for p, part in enumerate(parts)]
+    if int(unit_of.max()) + 1 < clients:
+        raise InvalidArgument(f"clients={clients} is more than the records or groups there are; lower it")
+    parts = [np.flatnonzero(unit_of % clients == p) for p in range(clients)]
+    return [table.take(part, f"part {p + 1} of {clients}") for p, part in enumerate(parts)]
 
 
 def _units(table: ClientTable, group_column: str | None) -> np.ndarray:

@@ -5,8 +5,6 @@ fetch that is interrupted leaves nothing behind but, if it was killed, a tempora
 two at once do each other no harm.
 """
 
-from __future__ import annotations
-
 import errno
 import gzip
 import hashlib
@@ -21,11 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from .._files import AnyPath
 from .._version import __version__
 from ..errors import Diff2Error
 from .archives import csv_of
 from .catalogue import Entry
-from .datasets import check_header, verified_csv
+from .datasets import check_content, verified_csv
 from .places import cache_folder
 
 CHUNK = 1 << 16
@@ -36,9 +35,7 @@ SUFFIX = ".part"
 Report = Callable[[int, int | None], None]  # bytes so far, bytes in all if the server says so
 
 
-def fetch(
-    entry: Entry, folder: str | os.PathLike[str] | None = None, report: Report = lambda done, total: None
-) -> Path:
+def fetch(entry: Entry, folder: AnyPath | None = None, report: Report = lambda done, total: None) -> Path:
     """Return where the table is, after fetching it if ``folder`` (by default the user's cache) does not hold it yet."""
     target = (cache_folder() if folder is None else Path(folder)) / entry.file
     failures = []
@@ -88,13 +85,7 @@ def _table_from(entry: Entry, address: str, target: Path, report: Report) -> byt
                 f"what came is not {entry.source.archive} as published: expected sha256 {expected}, got {digest}"
             )
         content = csv_of(entry, Path(file.name))
-    check_header(entry, content, entry.source.archive, "the publisher may have changed it")
-    found = hashlib.sha256(content).hexdigest()
-    if found != entry.provenance.csv_sha256:
-        raise Diff2Error(
-            f"the table in {entry.source.archive} is not the one expected: expected sha256 "
-            f"{entry.provenance.csv_sha256}, got {found}"
-        )
+    check_content(entry, content, f"the table in {entry.source.archive}", "the publisher may have changed it")
     return content
 
 

@@ -1,14 +1,11 @@
 """From ``[data]`` to arrays that can be trained on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import InvalidArgument
-from ..privacy.leaks import code_of, leak
 from . import randhie
 from .builtin import BuiltinSettings
 from .dealing import deal, hold_out
@@ -69,24 +66,15 @@ def _prepared(
             texts(table, group)  # before anything else can go wrong with a misspelt column
     if settings.holdout is not None:
         tables, held = hold_out(tables, settings.holdout, settings.holdout_seed, group, split=settings.holdout_split)
-    partition, leaks = settings.dealt, tuple[str, ...]()
-    if partition is not None:
-        tables = deal(tables, partition, settings.target, settings.task, group)
-        if partition.by_target:
-            leaks = (f"dealing of records to clients by {settings.target!r}",)
-            leak(
-                code_of(leaks[0]),
-                f"{leaks[0]}: which client has a record depends on what is in it.",
-                strict=strict,
-                stacklevel=4,
-            )
-    encoding, scaled = choose_encoding(settings, tables, held, strict=strict)
+    if settings.clients is not None:
+        tables = deal(tables, settings.clients, group)
+    encoding, leaks = choose_encoding(settings, tables, held, strict=strict)
     pairs, others = _encoded(encoding, tables, dtype), _encoded(encoding, held, dtype)
     return EncodedClients(
         pairs,
         [table.name for table in tables],
         encoding,
-        leaks + scaled,
+        leaks,
         None if group is None else [texts(table, group) for table in tables],
         (np.concatenate([x for x, _ in others]), np.concatenate([y for _, y in others])) if others else None,
         _pending(settings, list(encoding.inputs)),

@@ -19,8 +19,6 @@ record of weight w moves the mean by at most :math:`2 \sqrt p\, w`, like a vecto
 several such vectors (a client as the unit) is in their convex hull, whose diameter is the same.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """``[data] dataset = "covertype"``: a public table of the catalogue, dealt to clients."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from .._validate import nearest, one_of

@@ -1,17 +1,14 @@
 """Where tables are looked for: the folder of ``--data-dir``, the one of DIFF2_DATA, and the user's cache."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from .._files import AnyPath
 from ..errors import InvalidArgument
 from .catalogue import Entry
 
 DATA_VARIABLE = "DIFF2_DATA"  # names a folder in which tables are looked up, too
-
-Folder = str | os.PathLike[str]
 
 
 def cache_folder() -> Path:
@@ -21,19 +18,19 @@ def cache_folder() -> Path:
     return user_cache_path("diff2", appauthor=False)
 
 
-def folders(first: Iterable[Folder] = ()) -> list[Path]:
+def folders(first: Iterable[AnyPath] = ()) -> list[Path]:
     """Return the folders to look in, in order; those of the caller come first."""
     named = [*first, os.environ.get(DATA_VARIABLE)]
     return list(dict.fromkeys([*(Path(folder) for folder in named if folder), cache_folder()]))
 
 
-def found(entry: Entry, first: Iterable[Folder] = ()) -> Path | None:
+def found(entry: Entry, first: Iterable[AnyPath] = ()) -> Path | None:
     """Return the first place where the table is."""
     places = (folder / entry.file for folder in folders(first))
     return next((place for place in places if place.is_file()), None)
 
 
-def require(entry: Entry, first: Iterable[Folder] = ()) -> Path:
+def require(entry: Entry, first: Iterable[AnyPath] = ()) -> Path:
     """Return where the table is, or say how to get it."""
     path = found(entry, first)
     if path is None:

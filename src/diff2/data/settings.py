@@ -1,7 +1,5 @@
 """``[data]`` of a run file: where the clients' tables are, and what their columns mean."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -11,7 +9,6 @@ from typing import Any
 from .._validate import at_least, nearest, one_of, positive
 from ..errors import InvalidArgument
 from ..tables.file_format import FileFormat
-from .partition import Equal, Partition
 
 TASKS = ("regression", "classification")
 SCALES = ("none", "data", "private")
@@ -25,10 +22,9 @@ class CommonSettings:
     """Settings that files and public tables share.
 
     Args:
-        client_column: the column that separates the clients of one table; without it and the next two, all records
+        client_column: the column that separates the clients of one table; without it and the next one, all records
             are one client's.
         clients: deals the records of one table to this many clients in turn.
-        partition: another way to deal them, see ``partition.py``.
         columns: the inputs, in order; by default all columns except target, client and group column and ``drop``.
         drop: columns to leave out.
         bounds: public range [low, high] of a column.
@@ -48,7 +44,6 @@ class CommonSettings:
 
     client_column: str | None = None
     clients: int | None = None
-    partition: Partition | None = None
     columns: tuple[str, ...] | None = None
     drop: tuple[str, ...] = ()
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -126,11 +121,6 @@ class TableSettings(CommonSettings):
             return 1
         return None if self.classes is None else len(self.classes)
 
-    @property
-    def dealt(self) -> Partition | None:
-        """How the records of one file are dealt to clients."""
-        return self.partition if self.clients is None else Equal(self.clients)
-
     def meaning(self, name: str) -> tuple[tuple[float, float], float | None, str]:
         """Return bounds, stand-in for missing values and unit of a column."""
         return self.bounds[name], self.missing.get(name), self.units.get(name, "")
@@ -152,11 +142,6 @@ class TableSettings(CommonSettings):
                     f"clients={self.clients} deals the records of one file = '...' to this many clients; leave it out "
                     "with files and client_column, which say whose records they are"
                 )
-        if self.partition is not None and (self.files or self.client_column is not None or self.clients is not None):
-            raise InvalidArgument(
-                "partition deals the records of one file = '...' to clients; leave it out with files, client_column "
-                "and clients, which say whose records they are"
-            )
         for first, second in pairwise(sorted(self.files)):
             if first == second:
                 raise InvalidArgument(f"{first!r} is listed twice in files; a record must be in one place only")

@@ -4,11 +4,9 @@ The server sends it. Every site reads it with the same checks as a run file, ans
 exactly this agreement (``site/approval.py``), and from then on answers only the questions that belong to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -66,8 +64,6 @@ class Agreement(AmongSites):
     def protection(self) -> Protection:
         """What is protected, and how it is accounted for."""
         return protection_of(self.privacy, self.run, grouped=self.grouped)
-
-    models: ClassVar[tuple[str, ...]] = ("mlp",)
 
     @property
     def method(self) -> str:

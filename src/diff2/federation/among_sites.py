@@ -1,7 +1,5 @@
 """What agreements on a run and on a fit have in common: their sites, and the digest that a site approves."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

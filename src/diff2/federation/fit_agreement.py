@@ -4,11 +4,9 @@ A site that approved it answers any listed statistic, as long as the prices add 
 which ones are asked, and in which order, costs nothing beyond that (``planning/filter.py``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from .._fields import convert, from_table
 from .._files import plain
@@ -62,7 +60,6 @@ class FitAgreement(AmongSites):
             raise InvalidArgument(f"at sites bounds are at most {LARGEST_BOUND:g}; scale the column")
 
     method, adjacency, rounds = FILTER, REPLACE_ONE, MOST_RELEASES
-    models: ClassVar[tuple[str, ...]] = ()
 
     @property
     def privacy(self) -> PrivacySettings:

@@ -3,14 +3,14 @@
 Each client of ``[data]`` becomes a folder with its records as a CSV table, a site.toml and the approval of this fit.
 """
 
-from __future__ import annotations
-
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from .._files import owner_only
 from ..errors import InvalidArgument
 from ..runfile.fit import FitFile
 from ..tables.files import read_tables
@@ -56,18 +56,34 @@ def write_fit_sites(clients: Sequence[Frame], folder: Path, agreement: FitAgreem
     if len(agreement.sites) != len(clients):
         raise InvalidArgument(f"[federation] lists {len(agreement.sites)} sites, [data] has {len(clients)} clients")
     for name, frame in zip(agreement.sites, clients, strict=True):
-        path = folder / name / "site.toml"
-        if path.exists():
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path.with_name("records.csv"), "w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([frame.names, *zip(*(cells.values for cells in frame.cells), strict=True)])
-        text = f'[data]\nfile = "records.csv"\n\n[policy]\n{policy_for(agreement)}'
-        path.write_text(text, encoding="utf-8")
-        approve(read_site_file(path).directory, agreement)
+        write_site(folder / name / "site.toml", agreement, "records.csv", partial(_write_csv, frame))
 
 
-def policy_for(agreement: AnyAgreement) -> str:
+def _write_csv(frame: Frame, path: Path) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([frame.names, *zip(*(cells.values for cells in frame.cells), strict=True)])
+
+
+@owner_only()
+def write_site(
+    path: Path, agreement: AnyAgreement, records: str, write: Callable[[Path], object], more: str = ""
+) -> None:
+    """Write a site.toml, its records and the approval of this run, all its owner's alone; leave one that is there.
+
+    Args:
+        records: the name of the file that ``write`` writes them to.
+        more: further lines of the policy, and what follows it.
+    """
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path.with_name(records))
+    text = f'[data]\nfile = "{records}"\n\n[policy]\n{_policy_for(agreement)}{more}'
+    path.write_text(text, encoding="utf-8")
+    approve(read_site_file(path).directory, agreement)
+
+
+def _policy_for(agreement: AnyAgreement) -> str:
     """Return the lines of a policy that allows exactly one run."""
     private = agreement.run.seed is None and agreement.privacy.budget.private
     epsilon = repr(agreement.privacy.epsilon) if private else "inf"

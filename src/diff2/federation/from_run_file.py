@@ -5,11 +5,10 @@ a federation on one machine: each folder then holds the client's records, encode
 agrees to exactly this run.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,9 @@ from ..runfile.data_table import AT_SITES
 from ..runfile.fit import FitFile
 from ..runfile.reader import FederationSettings, RunFile
 from .agreement import Agreement, AnyAgreement
-from .fit_from_run_file import client_tables, fit_agreement, policy_for, write_fit_sites
+from .fit_from_run_file import client_tables, fit_agreement, write_fit_sites, write_site
 from .sealed.keys import SiteKeys
 from .server.job import JobSpec
-from .site.approval import approve
-from .site.policy import read_site_file
 
 KEYS = "sites.keys"  # of sealed runs, for all sites
 
@@ -158,18 +155,11 @@ def _write_sites(
     if keys and not (folder / KEYS).exists():
         SiteKeys.generate().save(folder / KEYS)
     for p, name in enumerate(agreement.sites):
-        path = folder / name / "site.toml"
-        if path.exists():
-            continue
-        path.parent.mkdir(exist_ok=True)
         inputs, targets = tables.clients[p]
         arrays: dict[str, Any] = {"inputs": inputs, "targets": targets}
         if tables.groups is not None:
             arrays["groups"] = np.asarray(tables.groups[p])
-        np.savez(path.with_name("records.npz"), **arrays)
-        policy = policy_for(agreement)
+        reported = ""
         if public_sizes is not None:
-            size = public_sizes if isinstance(public_sizes, int) else public_sizes[p]
-            policy += f"reported_size = {size}\n"
-        path.write_text(f'[data]\nfile = "records.npz"\n\n[policy]\n{policy}{keys}', encoding="utf-8")
-        approve(read_site_file(path).directory, agreement)
+            reported = f"reported_size = {public_sizes if isinstance(public_sizes, int) else public_sizes[p]}\n"
+        write_site(folder / name / "site.toml", agreement, "records.npz", partial(np.savez, **arrays), reported + keys)

@@ -1,7 +1,5 @@
 """Losses: one number per record."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

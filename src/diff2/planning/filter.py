@@ -5,8 +5,6 @@ as the squares of their prices never add up to more than the budget's :math:`\mu
 :math:`\mu`-GDP (Smith and Thakurta 2022, Theorem 3.1): as if all of it had been spent, which is what is stated.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

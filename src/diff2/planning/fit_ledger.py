@@ -5,8 +5,6 @@ long, so two are between one and two of that apart, times the largest weight, wh
 releases cost together is compared in ``filter.py``; purposes, the task and the columns are protected by the chain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

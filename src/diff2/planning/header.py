@@ -1,7 +1,5 @@
 """What the header of a ledger says about a plan, and the way back. Nothing here needs PyTorch or the records."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -8,8 +8,6 @@ r"""The plan of a run: how much noise, and what it costs. Touches no data.
 (0.001883381, 0.016418932, None, 2000)
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -19,8 +19,6 @@ steps become longer or shorter within a cycle the formula is off, for early diff
 docs/planner-check.md compares it with runs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ A line also holds a fingerprint of the records. It is keyed with ``budget.key``,
 the key nobody can try whether some records were used.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -23,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._files import locked, plain, write_whole
+from .._files import AnyPath, locked, plain, write_whole
 from .._numbers import epsilon_text
 from ..errors import BudgetExceeded, LedgerError
 from ..privacy import Budget, Ledger
@@ -100,7 +98,7 @@ class Standing(NamedTuple):
         return found
 
 
-def project_of(directory: str | os.PathLike[str]) -> Path | None:
+def project_of(directory: AnyPath) -> Path | None:
     """Return the folder of the project that a directory is in, the nearest one."""
     start = Path(directory).resolve()
     return next((folder for folder in (start, *start.parents) if (folder / REGISTER).is_file()), None)
@@ -143,7 +141,7 @@ def standing(folder: Path, delta: float | None = None) -> Standing:
     return Standing(tuple(sorted(runs, key=lambda run: run.run)), tuple(limits), at)
 
 
-def enter(directory: str | os.PathLike[str] | None, header: Mapping[str, Any], tag: Callable[[bytes], bytes]) -> None:
+def enter(directory: AnyPath | None, header: Mapping[str, Any], tag: Callable[[bytes], bytes]) -> None:
     """Register a run before it spends anything; refuse one that the limit of its project does not allow.
 
     Args:

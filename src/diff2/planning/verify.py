@@ -5,17 +5,15 @@ number, order and purposes of the releases from algorithm, budget and protection
 What nothing else in the file repeats is protected by the chain of its lines alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
-import os
 from collections.abc import Mapping
 from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .._files import AnyPath
 from ..errors import InvalidArgument, LedgerError
 from ..privacy import BoundedMean, Ledger, Release
 from ..privacy.exponential import RATE_BITS, rate_of
@@ -52,7 +50,7 @@ class Verified(NamedTuple):
     unchecked: tuple[str, ...] = ()
 
 
-def verify(path: str | os.PathLike[str]) -> Verified:
+def verify(path: AnyPath) -> Verified:
     """Read a ledger file; raise LedgerError, with line and field, where anything contradicts anything else."""
     found = parse(Path(path))
     found.require_whole(path)
@@ -86,7 +84,7 @@ def verify(path: str | os.PathLike[str]) -> Verified:
     return Verified(ledger, checked, tuple(f"{what}: the algorithm {why}" for what in PLANNED))
 
 
-def check_against(noise: Plan, ledger: Ledger, path: str | os.PathLike[str]) -> None:
+def check_against(noise: Plan, ledger: Ledger, path: AnyPath) -> None:
     """Raise LedgerError where a ledger is not that of a run with this plan."""
     require_same(f"{path}, line 1", ledger.header, described(noise, ledger.header["trust"]))
     check_releases(str(path), ledger, noise)

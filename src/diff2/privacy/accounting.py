@@ -12,8 +12,6 @@ Conversions round to the safe side: ``gdp_epsilon`` up, ``gdp_mu`` down. What th
 numbers, costs more than continuous noise (``discrete.py``) is in ``epsilon_of`` and ``epsilon_path``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial

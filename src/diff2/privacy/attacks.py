@@ -12,8 +12,6 @@ Gaussian releases. With random batches they are bounded by the curve :math:`\var
 What noise on whole numbers costs (``discrete.py``) is in both, and both are rounded to the safe side.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from functools import partial

@@ -1,7 +1,5 @@
 """The privacy budget: how much may be learnt about one record."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from dataclasses import dataclass

@@ -17,8 +17,6 @@ whole costs the budget. *Paper*: Theorem 9 of Wang, Balle & Kasiviswanathan (201
 :math:`w_k \varepsilon / 2` for all of them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial

@@ -10,8 +10,6 @@ releases that concern each kind of unit are composed, and the largest epsilon co
 * Noise on whole numbers: with what this costs more than continuous noise (``discrete.py``).
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping

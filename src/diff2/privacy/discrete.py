@@ -35,8 +35,6 @@ which knows no model, costs what its run will cost. For 2,000 releases that is 2
 What holds with nothing added is :math:`\tfrac12 \mu^2`-zCDP (Canonne, Kamath & Steinke 2020), but not :math:`\mu`-GDP.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

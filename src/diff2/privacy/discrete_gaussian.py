@@ -31,8 +31,6 @@ whole k: which is the claim. A U of the last interval (one in 500 million) gets 
 The bits are those of :class:`NoiseSource`, functions of key and label. A shorter draw is the beginning of a longer one.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from functools import cache
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """The statement a privacy officer can sign: what is guaranteed, for whom, and on which assumptions."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 A ledger keeps the words, in which a leak is named once; :func:`code_of` finds the code to them.
 """
 
-from __future__ import annotations
-
 import warnings
 
 from ..errors import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
@@ -13,7 +11,6 @@ from ..errors import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
 CODES: dict[str, tuple[str, ...]] = {
     "LEAK-SCALING": ("scaling of ",),
     "LEAK-CLASSES": ("the list of classes of ",),
-    "LEAK-PARTITION": ("dealing of records to clients ",),
     "LEAK-METRICS": ("exact training metrics",),
     "LEAK-SIZES": ("the exact number of records ",),
     "LEAK-SCHEMA": (" are read off the data; ",),

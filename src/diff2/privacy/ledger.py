@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._files import plain
+from .._files import AnyPath, plain
 from .._numbers import epsilon_text
 from ..errors import BudgetExceeded, LedgerError
 from .accounting import epsilon_path
@@ -37,7 +37,7 @@ KNOTS = 8  # rounds at which a path is priced
 class Ledger:
     """An append-only list of releases, in memory and, where ``path`` is given, in a file."""
 
-    def __init__(self, header: Mapping[str, Any], path: str | os.PathLike[str] | None = None):
+    def __init__(self, header: Mapping[str, Any], path: AnyPath | None = None):
         """Start a ledger; ``header`` describes population, budget and algorithm in plain JSON values."""
         self.header = dict(header)
         self.releases: list[Release] = []
@@ -58,7 +58,7 @@ class Ledger:
             self._write({"kind": "header", "format": FORMAT, **self.header})
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Ledger:
+    def read(cls, path: AnyPath) -> Ledger:
         """Read a ledger file; every line is checked."""
         found = parse(Path(path))
         found.require_whole(path)
@@ -66,7 +66,7 @@ class Ledger:
         return cls.of(found)
 
     @classmethod
-    def resume(cls, path: str | os.PathLike[str]) -> Ledger:
+    def resume(cls, path: AnyPath) -> Ledger:
         """Open a ledger file to continue it; a last line cut off by a crash released nothing, and is dropped."""
         target = Path(path)
         found = parse(target)

@@ -5,17 +5,15 @@ changed, removed, doubled or moved no longer fits, and neither does one that is 
 write the whole file can compute the chain anew: against its author only a signature helps (``signing.py``).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .._files import AnyPath
 from ..errors import LedgerError
 from .release import EXPONENTIAL, FIXED, FULL, GAUSSIAN, NONE, POISSON, ZERO, Release
 
@@ -49,7 +47,7 @@ class Parsed(NamedTuple):
     changed: int | None  # the first line that does not fit its chain
     repeated: int | None  # the first line with the round, purpose and step of an earlier one
 
-    def require_whole(self, path: str | os.PathLike[str]) -> None:
+    def require_whole(self, path: AnyPath) -> None:
         """Refuse a file whose last line is cut off."""
         if self.torn:
             raise LedgerError(
@@ -57,7 +55,7 @@ class Parsed(NamedTuple):
                 "mechanism; resume the run, or remove that line, and try again"
             )
 
-    def require_unchanged(self, path: str | os.PathLike[str], look_at: str = "") -> None:
+    def require_unchanged(self, path: AnyPath, look_at: str = "") -> None:
         """Refuse a file with a line that does not fit its chain, or has the noise of an earlier one."""
         if self.changed is not None:
             raise LedgerError(

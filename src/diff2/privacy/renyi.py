@@ -4,8 +4,6 @@ It is looser than ``sampled.py``, for it looks at integer orders only, and its l
 vanish however large the noise.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import lru_cache

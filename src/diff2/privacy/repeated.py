@@ -15,8 +15,6 @@ privacy, being computable from two Gaussians that far apart; and so have release
 to no more (Feldman & Zrnic 2021).
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from .._validate import at_least

@@ -1,7 +1,5 @@
 """Whether a run may be resumed: with the settings it was started with, and no others."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

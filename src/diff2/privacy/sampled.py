@@ -18,8 +18,6 @@ Curves are composed as privacy-loss distributions, discretised by "connect the d
 errs to the safe side, as does every truncation here. ``renyi.py`` is a second accountant.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from typing import Any

@@ -5,15 +5,13 @@ is signed as it ends has the public key in its header from the start: without a 
 that is signed later has none there, and whoever takes the signature away leaves a run that nobody signed.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .._files import read_json, write_json, write_whole
+from .._files import AnyPath, read_json, write_json, write_whole
 from ..errors import InvalidArgument, LedgerError
 from .ledger import Ledger
 
@@ -29,7 +27,7 @@ PROVES = (
 class Signer:
     """A private key, read before anything is spent."""
 
-    def __init__(self, path: str | os.PathLike[str], what: str = "sign_with"):
+    def __init__(self, path: AnyPath, what: str = "sign_with"):
         self._key = _read(path, what, private=True)
         self.public = _hex(self._key.public_key())
 
@@ -38,7 +36,7 @@ class Signer:
         return {"chain": chain, "public_key": self.public, "signature": self._key.sign(chain.encode()).hex()}
 
 
-def make_key(path: str | os.PathLike[str]) -> tuple[Path, Path]:
+def make_key(path: AnyPath) -> tuple[Path, Path]:
     """Write a new private key that its owner alone can read, and the public one beside it; return both paths."""
     serialization, ed25519 = _cryptography("keygen")
     secret = Path(path)
@@ -66,7 +64,7 @@ def sign_ledger(ledger: Ledger, path: Path, signer: Signer) -> Path:
     return file
 
 
-def read_public(path: str | os.PathLike[str]) -> str:
+def read_public(path: AnyPath) -> str:
     """Return the public key in a PEM file, as the header of a ledger has it."""
     return _hex(_read(path, "public key", private=False))
 
@@ -103,7 +101,7 @@ def _cryptography(what: str) -> tuple[Any, Any]:
     return serialization, ed25519
 
 
-def _read(path: str | os.PathLike[str], what: str, *, private: bool) -> Any:
+def _read(path: AnyPath, what: str, *, private: bool) -> Any:
     serialization, ed25519 = _cryptography(what)
     try:
         data = Path(path).read_bytes()

@@ -10,8 +10,6 @@ Runs for *add or remove one* are composed by themselves. Replacing a record is r
 *replace one* they cost what two units cost (``attacks.py``); both parts get half of delta, and their epsilons add up.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence

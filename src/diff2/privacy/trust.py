@@ -14,8 +14,6 @@ over P = m sites that is :math:`P^2 \tau^2 / H` on a site's own mean.) The site 
 itself: hence h is at least one, and a site that is asked alone adds all of it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from .._validate import at_least, one_of

@@ -1,7 +1,5 @@
 """A round: what algorithms and routines are given, and the one way in which they may let something out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol

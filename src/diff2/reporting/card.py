@@ -1,7 +1,5 @@
 """A model card in Hugging Face's format: metadata in YAML, then Markdown. It is made of the facts alone."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

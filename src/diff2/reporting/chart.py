@@ -1,7 +1,5 @@
 """Epsilon by round, as a small picture inside the page."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Bounds and lists that were read off the data are a leak. They are named as one, and not shown.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from typing import Any

@@ -3,14 +3,12 @@
 ``diff2 report --json`` prints it; page and card are made of it and of nothing else.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path
 from typing import Any
 
-from .._files import plain
+from .._files import AnyPath, plain
 from ..errors import Diff2Error
 from ..planning.project import project_of, standing
 from ..privacy import Guarantee, Ledger
@@ -30,7 +28,7 @@ FALSE_POSITIVES = (0.01, 0.1)
 COLOURS = {AS_STATED: "green", LEAKS: "amber"}
 
 
-def facts(run: str | os.PathLike[str], public_key: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+def facts(run: AnyPath, public_key: AnyPath | None = None) -> dict[str, Any]:
     """Return what a report of a run states; of a broken run, why it is broken and nothing else."""
     folder = ledger_of(run).resolve().parent
     try:

@@ -3,8 +3,6 @@
 A hash is given of files to share alone. One of an exact metric would tell which metric it is to whoever can guess it.
 """
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

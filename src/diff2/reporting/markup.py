@@ -4,8 +4,6 @@
 '<p class="note">a &lt; b<b>c</b></p>'
 """
 
-from __future__ import annotations
-
 from html import escape
 
 VOID = frozenset({"br", "meta"})

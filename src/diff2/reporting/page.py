@@ -3,18 +3,17 @@
 The page is a function of the facts (``facts.py``). It shortens and rounds, to the safe side, and adds nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from .._numbers import epsilon_text
 from .chart import chart
 from .markup import Markup, join, table, tag, text
-from .style import STYLE
 
 Facts = Mapping[str, Any]
+STYLE = Path(__file__).with_name("page.css")  # on a screen of any width, light and dark, and on paper
 NO_NETWORK = "default-src 'none'; style-src 'unsafe-inline'"
 MOST_COLUMNS, MOST_NAMES, MOST_VALUES, MOST_LEAKS, MOST_RUNS, MOST_FILES = 10, 6, 5, 6, 6, 9
 LONG = (5, 8, 9)  # parts that may go on on the next sheet
@@ -41,7 +40,7 @@ def page(facts: Facts) -> str:
         tag("meta", http_equiv="Content-Security-Policy", content=NO_NETWORK),
         tag("meta", name="color-scheme", content="light dark"),
         tag("title", f"{facts['run']}: {verdict['words']}"),
-        tag("style", Markup(STYLE)),
+        tag("style", Markup(STYLE.read_text(encoding="utf-8"))),
     )
     return f"<!DOCTYPE html>\n{tag('html', head, tag('body', *body), lang='en')}\n"
 

@@ -1,7 +1,5 @@
 """What was released: by purpose, and what it added up to as the run went on."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 from typing import Any
 

@@ -3,15 +3,12 @@
 Everything is looked at that can be checked without the records. ``diff2 verify`` prints it, ``diff2 report`` shows it.
 """
 
-from __future__ import annotations
-
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from .._files import read_json
+from .._files import AnyPath, read_json
 from .._version import __version__
 from ..errors import LedgerError
 from ..planning.filter import FILTERED
@@ -35,13 +32,13 @@ class Verdict(NamedTuple):
     signed_by: str | None  # the public key whose signature fits
 
 
-def ledger_of(run: str | os.PathLike[str]) -> Path:
+def ledger_of(run: AnyPath) -> Path:
     """Return the ledger of a run: that in a directory, or the file itself."""
     path = Path(run)
     return path / "ledger.jsonl" if path.is_dir() else path
 
 
-def judge(run: str | os.PathLike[str], public_key: str | os.PathLike[str] | None = None) -> Verdict:
+def judge(run: AnyPath, public_key: AnyPath | None = None) -> Verdict:
     """Check a run; raise LedgerError or InvalidArgument where anything contradicts anything else.
 
     Args:
@@ -98,7 +95,7 @@ def _metadata(ledger: Ledger, path: Path) -> Iterator[tuple[str, str]]:
     yield what, "" if version == __version__ else f"version {version} wrote it, and may have put it in other words"
 
 
-def _signature(ledger: Ledger, path: Path, public_key: str | os.PathLike[str] | None) -> tuple[str, str | None, str]:
+def _signature(ledger: Ledger, path: Path, public_key: AnyPath | None) -> tuple[str, str | None, str]:
     """Check the signature beside the ledger; return what, by whom, and why it was not done.
 
     The header names the key of a run that was signed as it ended; one that was signed later names none.

@@ -1,7 +1,5 @@
 """How good a model is, and how much of it is noise: from releases alone, or "not measured"."""
 
-from __future__ import annotations
-
 import csv
 import math
 from pathlib import Path

@@ -16,13 +16,11 @@ In DIFF2 it grows from a restart to the next with every difference that is added
 noise of a difference is in proportion to the step before, and Adam's steps may be long: ``max_step_norm`` bounds them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .._validate import positive
-from .._vectors import Vector, moved, norm, zeros
+from .._vectors import State, Vector, moved, norm, zeros
 from ..errors import InvalidArgument
 from ..questions import Estimate, Round
 from .base import PostProcessing, fraction
@@ -65,12 +63,10 @@ class Adam(PostProcessing):
                 f"expected correct_noise to be True or False, got correct_noise={self.correct_noise!r}"
             )
 
-    def init(self, params: Vector) -> dict[str, Any]:
+    def init(self, params: Vector) -> State:
         return {"steps": 0, "first_moment": zeros(params), "second_moment": zeros(params), "noise_moment": 0.0}
 
-    def step(
-        self, state: dict[str, Any], params: Vector, estimate: Estimate, round: Round
-    ) -> tuple[Vector, dict[str, Any]]:
+    def step(self, state: State, params: Vector, estimate: Estimate, round: Round) -> tuple[Vector, State]:
         state = self._next(state, estimate)
         first = state["first_moment"] / (1 - self.beta1 ** state["steps"])
         learning_rate = scheduled(self.learning_rate, self.schedule, round.number, round.total)
@@ -79,7 +75,7 @@ class Adam(PostProcessing):
             step = step * (self.max_step_norm / max(norm(step), self.max_step_norm))
         return moved(params, step), state
 
-    def denominator(self, state: dict[str, Any]) -> Vector:
+    def denominator(self, state: State) -> Vector:
         """Return what the last averaged estimate was divided by: at least ``floor`` in each coordinate."""
         signal = state["second_moment"]
         if self.correct_noise:
@@ -88,7 +84,7 @@ class Adam(PostProcessing):
         # The floor after the root: the square of a tiny one would be zero.
         return signal.clamp(min=0).sqrt().clamp(min=self.floor)
 
-    def _next(self, state: dict[str, Any], estimate: Estimate) -> dict[str, Any]:
+    def _next(self, state: State, estimate: Estimate) -> State:
         b1, b2, v = self.beta1, self.beta2, estimate.value
         return {
             "steps": state["steps"] + 1,

@@ -11,13 +11,11 @@ for k = 1, 2, ... counted from the first round after ``start``, with :math:`\bet
 exponential moving average :math:`\beta \bar x + (1 - \beta) x_k` with its bias towards zero divided out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .._vectors import Vector, zeros
+from .._vectors import State, Vector, zeros
 from ..questions import Estimate, Population, Question, Round
 from .base import Routine, fraction
 from .given import as_routine
@@ -48,12 +46,10 @@ class Averaging(Routine):
     def local_steps(self) -> int:  # type: ignore[override]
         return self.routine.local_steps
 
-    def init(self, params: Vector) -> dict[str, Any]:
+    def init(self, params: Vector) -> State:
         return {"routine": self.routine.init(params), "count": 0, "mean": zeros(params)}
 
-    def step(
-        self, state: dict[str, Any], params: Vector, estimate: Estimate, round: Round
-    ) -> tuple[Vector, dict[str, Any]]:
+    def step(self, state: State, params: Vector, estimate: Estimate, round: Round) -> tuple[Vector, State]:
         params, inner = self.routine.step(state["routine"], params, estimate, round)
         count, mean = state["count"], state["mean"]
         if round.number > self.start * round.total:
@@ -61,7 +57,7 @@ class Averaging(Routine):
             mean = mean + self._weight(count) * (self.routine.output(inner, params).double() - mean)
         return params, {"routine": inner, "count": count, "mean": mean}
 
-    def output(self, state: dict[str, Any], params: Vector) -> Vector:
+    def output(self, state: State, params: Vector) -> Vector:
         if state["count"] == 0:
             return self.routine.output(state["routine"], params)
         mean: Vector = state["mean"]

@@ -4,14 +4,12 @@ Most routines see released values only, so whatever they do costs no privacy; th
 routine that asks the cohort for more (local steps) declares that in ``questions``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from dataclasses import is_dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
-from .._vectors import Vector
+from .._registry import require_kind
+from .._vectors import State, Vector
 from ..errors import InvalidArgument
 from ..questions import Estimate, Population, Question, Round
 
@@ -22,17 +20,15 @@ class Routine:
     name: ClassVar[str]  # in run files and ledgers
     local_steps: int  # K: points visited in a round; 1 for a routine that moves once
 
-    def init(self, params: Vector) -> dict[str, Any]:
+    def init(self, params: Vector) -> State:
         """Return the state before the first round: tensors and numbers by name."""
         return {}
 
-    def step(
-        self, state: dict[str, Any], params: Vector, estimate: Estimate, round: Round
-    ) -> tuple[Vector, dict[str, Any]]:
+    def step(self, state: State, params: Vector, estimate: Estimate, round: Round) -> tuple[Vector, State]:
         """Return the next parameters, at which gradients will be asked for, and the next state."""
         raise NotImplementedError(f"{type(self).__name__} does not define step(state, params, estimate, round)")
 
-    def output(self, state: dict[str, Any], params: Vector) -> Vector:
+    def output(self, state: State, params: Vector) -> Vector:
         """Return the model that the run has reached."""
         return params
 
@@ -56,18 +52,7 @@ class PostProcessing(Routine):
 
 def check_routine(kind: type[Routine]) -> str:
     """Return the name of a routine; say what is missing where it cannot be one."""
-    called, missing = f"routine {getattr(kind, '__name__', repr(kind))}", ""
-    if not isinstance(kind, type) or not issubclass(kind, Routine):
-        missing = "it must be a class that inherits diff2.Routine, or diff2.PostProcessing if it asks for nothing"
-    elif not isinstance(getattr(kind, "name", None), str):
-        missing = "it must have a class attribute name, a text by which run files know it"
-    elif kind.step is Routine.step:
-        missing = "it must define step(state, params, estimate, round)"
-    elif not is_dataclass(kind) or not kind.__dataclass_params__.frozen:
-        missing = "it must be a frozen dataclass: put @dataclass(frozen=True) above it"
-    if missing:
-        raise InvalidArgument(f"{called}: {missing}; see help(diff2.Routine)")
-    return kind.name
+    return require_kind("routine", kind, Routine, ("step",))
 
 
 def fraction(name: str, value: Any) -> None:

@@ -14,15 +14,13 @@ as released.
 With ``output="uniform"`` the run returns :math:`x_{\hat k - 1, \hat r - 1}`, round and step uniform.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .._validate import at_least, one_of, positive
-from .._vectors import Vector, moved
+from .._vectors import State, Vector, moved
 from ..errors import InvalidArgument
 from ..questions import LOCAL, Batch, Estimate, Population, Question, Round, Smoothness
 from .base import Routine
@@ -74,9 +72,7 @@ class BVRLocalSGD(Routine):
         # The paper counts K steps where K - 1 are noisy.
         return {LOCAL: self.local_steps / (self.local_steps - 1)} if self.local_steps > 1 else {}
 
-    def step(
-        self, state: dict[str, Any], params: Vector, estimate: Estimate, round: Round
-    ) -> tuple[Vector, dict[str, Any]]:
+    def step(self, state: State, params: Vector, estimate: Estimate, round: Round) -> tuple[Vector, State]:
         rate = scheduled(self.learning_rate, self.schedule, round.number, round.total)
         value, before, now = estimate.value, params, moved(params, rate * estimate.value)
         round.visit(0, params)

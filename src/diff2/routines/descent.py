@@ -10,13 +10,11 @@ Variance-reduced estimators add noise in proportion to the last step, so one lon
 bound on the step is a bound on that noise.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .._validate import positive
-from .._vectors import Vector, moved, norm
+from .._vectors import State, Vector, moved, norm
 from ..questions import Estimate, Round
 from .base import PostProcessing
 from .schedule import check_schedule, scheduled
@@ -38,9 +36,7 @@ class GradientDescent(PostProcessing):
     def __post_init__(self) -> None:
         check_schedule(self.learning_rate, self.schedule)
 
-    def step(
-        self, state: dict[str, Any], params: Vector, estimate: Estimate, round: Round
-    ) -> tuple[Vector, dict[str, Any]]:
+    def step(self, state: State, params: Vector, estimate: Estimate, round: Round) -> tuple[Vector, State]:
         rate = scheduled(self.learning_rate, self.schedule, round.number, round.total)
         return moved(params, rate * estimate.value), state
 
@@ -71,9 +67,7 @@ class NormalizedDescent(PostProcessing):
             return self.max_step_norm
         return scheduled(self.learning_rate, self.schedule, number, total)
 
-    def step(
-        self, state: dict[str, Any], params: Vector, estimate: Estimate, round: Round
-    ) -> tuple[Vector, dict[str, Any]]:
+    def step(self, state: State, params: Vector, estimate: Estimate, round: Round) -> tuple[Vector, State]:
         length = norm(estimate.value)
         if length == 0:  # no direction to go in
             return params, state

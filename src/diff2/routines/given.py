@@ -9,8 +9,6 @@ TorchOptimizer(optimizer='SGD', options={'lr': 0.1, 'momentum': 0.9}, schedule='
 TorchOptimizer(optimizer='Adam', options={'betas': (0.9, 0.99)}, schedule='constant')
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 from typing import Any

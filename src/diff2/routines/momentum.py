@@ -14,12 +14,10 @@ DIFF2 clips differences is then a multiple of the distance between query points,
 ``torch.optim.SGD(momentum=beta, nesterov=True)``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .._vectors import Vector, moved, zeros
+from .._vectors import State, Vector, moved, zeros
 from ..questions import Estimate, Round
 from .base import PostProcessing, fraction
 from .schedule import check_schedule, scheduled
@@ -44,12 +42,10 @@ class Momentum(PostProcessing):
         check_schedule(self.learning_rate, self.schedule)
         fraction("momentum", self.momentum)
 
-    def init(self, params: Vector) -> dict[str, Any]:
+    def init(self, params: Vector) -> State:
         return {"momentum": zeros(params)}
 
-    def step(
-        self, state: dict[str, Any], params: Vector, estimate: Estimate, round: Round
-    ) -> tuple[Vector, dict[str, Any]]:
+    def step(self, state: State, params: Vector, estimate: Estimate, round: Round) -> tuple[Vector, State]:
         momentum = self.momentum * state["momentum"] + estimate.value
         rate = scheduled(self.learning_rate, self.schedule, round.number, round.total)
         return moved(params, rate * momentum), {"momentum": momentum}
@@ -61,17 +57,15 @@ class Nesterov(Momentum):
 
     name: ClassVar[str] = "nesterov"
 
-    def init(self, params: Vector) -> dict[str, Any]:
+    def init(self, params: Vector) -> State:
         return {"reached": params.double().clone()}
 
-    def step(
-        self, state: dict[str, Any], params: Vector, estimate: Estimate, round: Round
-    ) -> tuple[Vector, dict[str, Any]]:
+    def step(self, state: State, params: Vector, estimate: Estimate, round: Round) -> tuple[Vector, State]:
         rate = scheduled(self.learning_rate, self.schedule, round.number, round.total)
         reached = params.double() - rate * estimate.value
         ahead = reached + self.momentum * (reached - state["reached"])
         return ahead.to(params.dtype), {"reached": reached}
 
-    def output(self, state: dict[str, Any], params: Vector) -> Vector:
+    def output(self, state: State, params: Vector) -> Vector:
         reached: Vector = state["reached"]
         return reached.to(params.dtype)

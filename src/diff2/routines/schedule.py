@@ -9,8 +9,6 @@ r"""Learning rates that change from round to round, known before the run starts.
 ================  ===========================================
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .._validate import nearest, one_of
-from .._vectors import Vector
+from .._vectors import State, Vector
 from ..errors import InvalidArgument
 from ..questions import Estimate, Round
 from .base import PostProcessing
@@ -103,17 +103,13 @@ class TorchOptimizer(PostProcessing):
     def __deepcopy__(self, memo: dict[int, Any]) -> TorchOptimizer:
         return self  # nothing in it can change; the copy of the options would be a plain dict
 
-    def init(self, params: Vector) -> dict[str, Any]:
+    def init(self, params: Vector) -> State:
         return _state_of(self._build(params.detach().double().clone()))
 
-    def step(
-        self, state: dict[str, Any], params: Vector, estimate: Estimate, round: Round
-    ) -> tuple[Vector, dict[str, Any]]:
+    def step(self, state: State, params: Vector, estimate: Estimate, round: Round) -> tuple[Vector, State]:
         return self._move(state, params, estimate.value, None if self.schedule == "constant" else round)
 
-    def _move(
-        self, state: dict[str, Any], params: Vector, gradient: Vector, round: Round | None
-    ) -> tuple[Vector, dict[str, Any]]:
+    def _move(self, state: State, params: Vector, gradient: Vector, round: Round | None) -> tuple[Vector, State]:
         point = params.detach().double().clone()  # optimisers move in place
         optimizer = self._build(point)
         group = optimizer.param_groups[0]
@@ -202,20 +198,20 @@ def _find(name: Any) -> type[Optimizer] | None:
     return found if usable else None
 
 
-def _state_of(optimizer: Optimizer) -> dict[str, Any]:
+def _state_of(optimizer: Optimizer) -> State:
     """Return what ``state_dict`` holds of the one parameter and its group."""
     group = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
     return {"state": dict(optimizer.state[optimizer.param_groups[0]["params"][0]]), "group": group}
 
 
-def _stored(state: dict[str, Any]) -> dict[str, Any]:
+def _stored(state: State) -> State:
     """Return the state as a checkpoint gives it back."""
     import torch
 
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
-    read: dict[str, Any] = torch.load(file, weights_only=True)
+    read: State = torch.load(file, weights_only=True)
     return read
 
 

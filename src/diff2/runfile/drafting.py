@@ -4,48 +4,41 @@ What only its owner knows (bounds, classes) is left open with a word. A file wit
 lists all of them.
 """
 
-from __future__ import annotations
-
-import csv
-import gzip
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from .._files import AnyPath
 from .._validate import nearest, one_of
 from ..data.settings import TASKS
 from ..errors import InvalidArgument
-from ..tables.files import PARQUET
+from ..tables.file_format import FileFormat
+from ..tables.files import PARQUET, UNREADABLE, header_names
+from ..tables.problems import Problems
 
 OPEN = ("LOW", "HIGH")  # stand for bounds that are to be written
 
 
-def header_of(path: str | os.PathLike[str]) -> list[str]:
+def header_of(path: AnyPath) -> list[str]:
     """Return the names of the columns of a CSV, CSV.gz or Parquet file; nothing else is read."""
-    file = Path(path)
+    file, problems = Path(path), Problems(str(path))
     try:
         if file.suffix in PARQUET:
             import pyarrow.parquet
 
             return [str(name) for name in pyarrow.parquet.read_schema(file).names]
-        with (
-            gzip.open(file, "rt", encoding="utf-8-sig", newline="")
-            if file.suffix == ".gz"
-            else open(file, encoding="utf-8-sig", newline="") as text
-        ):
-            return next(csv.reader(text), [])
+        names = header_names(file, FileFormat(), problems)
     except FileNotFoundError:
         raise InvalidArgument(f"no table at {file}") from None
     except ImportError:
         raise InvalidArgument(f"{file} is Parquet, which needs: pip install 'diff2[parquet]'") from None
-    except (UnicodeDecodeError, OSError, csv.Error) as error:
+    except (UnicodeError, *UNREADABLE) as error:
         raise InvalidArgument(f"{file} cannot be read as a table ({type(error).__name__})") from None
+    problems.refuse()
+    return list(names)
 
 
-def draft_run_file(
-    files: Sequence[str | os.PathLike[str]], target: str, task: str, *, epsilon: float, delta: float
-) -> str:
+def draft_run_file(files: Sequence[AnyPath], target: str, task: str, *, epsilon: float, delta: float) -> str:
     """Return a commented run file; each file is a client."""
     one_of("task", task, TASKS)
     names = header_of(files[0])

@@ -12,16 +12,13 @@
 ``[data]`` names tables on this machine, ``file``, ``files`` or ``builtin``; without it they are at the sites.
 """
 
-from __future__ import annotations
-
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .._fields import from_table
-from .._files import read_toml
+from .._files import AnyPath, read_toml
 from .._validate import at_least, one_of
 from ..errors import InvalidArgument
 from ..fitting.opening import UNITS, Terms, budget_of
@@ -100,7 +97,7 @@ class FitFile:
     schema_path: Path | None = None  # where the schema is a file of its own
 
 
-def read_federated(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> RunFile | FitFile:
+def read_federated(path: AnyPath, data_dir: AnyPath | None = None) -> RunFile | FitFile:
     """Read a run file of either kind; no table is opened."""
     if FIT not in read_toml(path, "run file"):
         return read_run_file(path, data_dir)

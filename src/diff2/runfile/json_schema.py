@@ -4,8 +4,6 @@ It knows tables, keys, types, defaults and, of texts with few choices, the choic
 to the reader of run files (``reader.py``).
 """
 
-from __future__ import annotations
-
 import re
 import types
 import typing
@@ -17,7 +15,6 @@ from .._files import plain
 from ..algorithms import ALGORITHMS
 from ..data.builtin import BUILTIN, BuiltinSettings
 from ..data.named import DatasetSettings
-from ..data.partition import PARTITIONS, Partition
 from ..data.settings import SCALES, TASKS, TableSettings
 from ..models.mlp import ACTIVATIONS
 from ..privacy.calibration import ACCOUNTINGS
@@ -113,8 +110,6 @@ def _type(hint: Any) -> dict[str, Any]:
         }
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return {"type": "object", "additionalProperties": _type(args[1])}
-    if hint is Partition:
-        return _named(PARTITIONS)
     if hint is Routine:  # a routine inside a routine: its own keys are checked when the file is read
         return {"type": "object", "properties": {"name": {"enum": sorted(ROUTINES)}}, "required": ["name"]}
     return PLAIN.get(hint, {})

@@ -1,7 +1,5 @@
 """A plan and what to expect of it, from a run file or from options; tables are counted where no sizes are given."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace

@@ -8,7 +8,6 @@ Files that hold more than one run, as experiments have them, are read with :func
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._fields import Problems, from_table
-from .._files import read_toml
+from .._files import AnyPath, read_toml
 from .._validate import at_least, nearest, one_of, positive
 from ..algorithms import ALGORITHMS, Algorithm
 from ..algorithms.named import named
@@ -212,7 +211,7 @@ def protection_of(privacy: PrivacySettings, run: RunSettings, *, grouped: bool) 
     return Protection(unit, run.weighting, run.clients_per_round, run.client_order, privacy.accounting)
 
 
-def read_run_file(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> RunFile:
+def read_run_file(path: AnyPath, data_dir: AnyPath | None = None) -> RunFile:
     """Read a run file; no table is opened.
 
     Tables with relative names are looked up in the folder of the run file, then in ``data_dir``, then in the folder
@@ -221,9 +220,14 @@ def read_run_file(path: str | os.PathLike[str], data_dir: str | os.PathLike[str]
     return parse_tables(path, TABLES, lambda content: _run_file(Path(path), content, data_dir))
 
 
-def parse_tables(path: str | os.PathLike[str], tables: Sequence[str], parse: Callable[[Mapping[str, Any]], T]) -> T:
+def parse_tables(
+    path: AnyPath,
+    tables: Sequence[str],
+    parse: Callable[[Mapping[str, Any]], T],
+    what: str = "run file",
+) -> T:
     """Return what ``parse`` makes of a TOML file of these tables; every message begins with the path."""
-    content = read_toml(path, "run file")
+    content = read_toml(path, what)
     try:
         problems = Problems()
         known = _check_tables(content, tables, problems)
@@ -272,7 +276,7 @@ def _check_tables(content: Mapping[str, Any], tables: Sequence[str], problems: P
     return known
 
 
-def _run_file(path: Path, content: Mapping[str, Any], data_dir: str | os.PathLike[str] | None) -> RunFile:
+def _run_file(path: Path, content: Mapping[str, Any], data_dir: AnyPath | None) -> RunFile:
     """Return the run file; all that is wrong in any of its tables is reported at once."""
     problems, tables, federation = Problems(), content, content.get("federation")
     routine = problems.trying(lambda: named("routine", required_table(tables, "routine"), ROUTINES))

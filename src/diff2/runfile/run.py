@@ -1,8 +1,5 @@
 """A run from a run file: read the tables, train, and leave a directory that describes the model in full."""
 
-from __future__ import annotations
-
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from .._files import read_json
+from .._files import AnyPath, read_json
 from .._progress import Show
 from ..data.loading import EncodedClients, load_clients
 from ..data.scaling import Encoding, described_columns
@@ -39,11 +36,11 @@ class FinishedRun:
 
 def train_run_file(
     run: RunFile,
-    directory: str | os.PathLike[str],
+    directory: AnyPath,
     *,
     resume: bool = False,
     seed: int | None = None,
-    sign_with: str | os.PathLike[str] | None = None,
+    sign_with: AnyPath | None = None,
     progress: Show = None,
 ) -> FinishedRun:
     """Train what the run file describes and write model, ledger, result, history and checkpoint to ``directory``.
@@ -115,7 +112,7 @@ class SavedModel(NamedTuple):
         return self.encoding.decode(outputs.numpy())
 
 
-def load_model(directory: str | os.PathLike[str]) -> SavedModel:
+def load_model(directory: AnyPath) -> SavedModel:
     """Return what ``diff2 train`` left in a directory, ready to predict."""
     from safetensors.torch import load_file
 

@@ -8,8 +8,6 @@ What was released is kept in the run's checkpoint, after its ledger line. A run 
 release again, with the same noise.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

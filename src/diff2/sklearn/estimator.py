@@ -1,8 +1,7 @@
 """What the estimators have in common: from X, y and public facts to a fitted model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -21,20 +20,22 @@ from ..tables.schema import Schema
 UNITS = ("auto", "record", "group", "client")
 
 
+@dataclass(eq=False, repr=False)
 class PrivateEstimator(BaseEstimator):
     """A regression or a classification within an (epsilon, delta) budget."""
 
-    epsilon: float
-    delta: float | str
-    bounds: Any
-    categories: Any
-    flags: Any
-    unit: str
-    weighting: str
-    random_state: Any
-    strict: bool
-    method: str
-    model: Any
+    epsilon: float = 1.0
+    _: KW_ONLY
+    delta: float | str = "auto"
+    bounds: Any = None
+    categories: Mapping[Any, Sequence[Any]] | None = None
+    flags: Sequence[Any] = ()
+    unit: str = "auto"
+    weighting: str = "records"
+    random_state: Any = None
+    strict: bool = False
+    method: str = "auto"
+    model: Any = None
 
     def fit(self, X: Any, y: Any, groups: Any = None, clients: Any = None) -> Any:
         """Fit the model, within the budget.

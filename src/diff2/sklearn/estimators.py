@@ -1,9 +1,7 @@
 """The two estimators."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from ..tables.schema import Schema
 from .estimator import PrivateEstimator
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateRegressor(RegressorMixin, PrivateEstimator):
     """A regression within an (epsilon, delta) budget, with nothing to tune.
 
@@ -41,36 +40,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     True
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        *,
-        delta: float | str = "auto",
-        bounds: Any = None,
-        categories: Mapping[Any, Sequence[Any]] | None = None,
-        flags: Sequence[Any] = (),
-        target_bounds: tuple[float, float] | None = None,
-        max_count: float | None = None,
-        unit: str = "auto",
-        weighting: str = "records",
-        random_state: Any = None,
-        strict: bool = False,
-        method: str = "auto",
-        model: Any = None,
-    ):
-        self.epsilon = epsilon
-        self.delta = delta
-        self.bounds = bounds
-        self.categories = categories
-        self.flags = flags
-        self.target_bounds = target_bounds
-        self.max_count = max_count
-        self.unit = unit
-        self.weighting = weighting
-        self.random_state = random_state
-        self.strict = strict
-        self.method = method
-        self.model = model
+    target_bounds: tuple[float, float] | None = None
+    max_count: float | None = None
 
     def predict(self, X: Any) -> np.ndarray:
         """Return a number for each row."""
@@ -91,6 +62,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         return tags
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     """A classification within an (epsilon, delta) budget, with nothing to tune.
 
@@ -110,34 +82,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         model: a ``torch.nn.Module`` for ``method="network"``; None: a small one.
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        *,
-        delta: float | str = "auto",
-        bounds: Any = None,
-        categories: Mapping[Any, Sequence[Any]] | None = None,
-        flags: Sequence[Any] = (),
-        classes: Sequence[Any] | None = None,
-        unit: str = "auto",
-        weighting: str = "records",
-        random_state: Any = None,
-        strict: bool = False,
-        method: str = "auto",
-        model: Any = None,
-    ):
-        self.epsilon = epsilon
-        self.delta = delta
-        self.bounds = bounds
-        self.categories = categories
-        self.flags = flags
-        self.classes = classes
-        self.unit = unit
-        self.weighting = weighting
-        self.random_state = random_state
-        self.strict = strict
-        self.method = method
-        self.model = model
+    classes: Sequence[Any] | None = None
 
     def predict(self, X: Any) -> np.ndarray:
         """Return a class for each row."""

@@ -4,8 +4,6 @@
 [31.0, 7.0, nan, nan]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

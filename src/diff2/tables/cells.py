@@ -12,8 +12,6 @@ truth values that look alike mean the same:
 [1.0, 0.0, 1.0, nan]
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from datetime import UTC, date, datetime

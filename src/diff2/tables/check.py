@@ -1,7 +1,5 @@
 """For the owner of a table, at home: how well a schema fits it. Exact counts, hence NOT private."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

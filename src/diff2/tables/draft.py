@@ -1,7 +1,5 @@
 """A first schema, read off a table, for a person to confirm. Reading it off the data leaks, and it says so."""
 
-from __future__ import annotations
-
 import math
 from datetime import date, timedelta
 from typing import Any, NamedTuple

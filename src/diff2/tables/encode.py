@@ -22,8 +22,6 @@ guesses them from values. That a column holds nothing, or a target is constant, 
 [True, True, False]
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """How CSV files are written: delimiter, encoding, decimal sign."""
 
-from __future__ import annotations
-
 import codecs
 from dataclasses import dataclass
 

@@ -10,18 +10,17 @@ record has in one makes no difference. No cell of a table, however long, refuses
 read undecodable bytes as well.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import gzip
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from os import PathLike
 from pathlib import Path
 from typing import Any, TextIO
 
+from .._files import AnyPath
 from ..errors import InvalidArgument
 from .cell_column import Cells, objects
 from .file_format import FileFormat
@@ -43,7 +42,7 @@ MARKS = {  # the longer ones first, for one begins with another
 
 
 def read_tables(
-    paths: str | PathLike[str] | Sequence[str | PathLike[str]],
+    paths: AnyPath | Sequence[AnyPath],
     format: FileFormat | None = None,
     *,
     undecodable: str = "strict",
@@ -80,13 +79,13 @@ def _read(path: Path, format: FileFormat, undecodable: str, problems: Problems) 
         return None
     before = len(problems.lines)
     if path.suffix.lower() in PARQUET:
-        frame = _read_parquet(path, problems)
+        frame = next(parquet_frames(path, problems), None)
     else:
         frame = None
         try:
             names = header_names(path, format, problems, undecodable)
             if len(problems.lines) == before:
-                frame = _by_arrow(path, format, names) or _by_csv_module(path, format, names, undecodable)
+                frame = _by_arrow(path, format, names) or next(csv_frames(path, format, names, undecodable=undecodable))
         except UnicodeError:
             remedy = f"name its encoding, say latin-1, cp1252 or utf-16 ({WHERE.format('encoding')})"
             problems.add(str(path), f"is no text in the encoding {format.encoding}", remedy)
@@ -101,20 +100,23 @@ def _note_twice(path: Path, names: Sequence[str], problems: Problems) -> None:
         problems.add(f"column {name!r} of {path}", "is there twice", "rename one of them")
 
 
-def _read_parquet(path: Path, problems: Problems) -> Frame | None:
+def parquet_frames(path: Path, problems: Problems, rows: int | None = None) -> Iterator[Frame]:
+    """Yield the records of a Parquet file, all at once or so many at a time; none where a problem was noted."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
         problems.add(str(path), "needs pyarrow to be read", "install it: pip install 'diff2[parquet]'")
-        return None
+        return
     try:
         file = parquet.ParquetFile(path)
-        _note_twice(path, file.schema_arrow.names, problems)
-        return None if len(set(file.schema_arrow.names)) < len(file.schema_arrow.names) else as_frame(file.read())
+        names = file.schema_arrow.names
+        _note_twice(path, names, problems)
+        if len(set(names)) == len(names):
+            whole = rows is None or not file.metadata.num_rows
+            yield from map(as_frame, [file.read()] if whole else file.iter_batches(rows))
     except (pyarrow.ArrowException, OSError):
         problems.add(str(path), "is no readable Parquet table", "check the file; write it anew")
-        return None
 
 
 def header_names(path: Path, format: FileFormat, problems: Problems, undecodable: str = "strict") -> tuple[str, ...]:
@@ -166,15 +168,28 @@ def _by_arrow(path: Path, format: FileFormat, names: tuple[str, ...]) -> Frame |
     return Frame(names, tuple(Cells(column) for column in table.columns), table.num_rows)
 
 
-def _by_csv_module(path: Path, format: FileFormat, names: tuple[str, ...], undecodable: str = "strict") -> Frame:
-    width = len(names)
+def csv_frames(
+    path: Path, format: FileFormat, names: tuple[str, ...], rows: int | None = None, undecodable: str = "strict"
+) -> Iterator[Frame]:
+    """Yield the records of a CSV file, all at once or so many at a time; a table without records gives one frame."""
     with opened_text(path, format, undecodable) as file:
         lines = csv_lines(file, format)
         next(lines)
-        records = [line[:width] for line in lines]
-    columns: list[Any] = list(zip_longest(*records)) if records else [[]] * width
-    columns += [[None] * len(records)] * (width - len(columns))
-    return Frame(names, tuple(Cells(objects(column)) for column in columns), len(records))
+        part, first = list(islice(lines, rows)), True
+        while part or first:
+            columns: list[Any] = list(zip_longest(*(line[: len(names)] for line in part)))
+            columns += [[None] * len(part)] * (len(names) - len(columns))
+            yield Frame(names, tuple(_texts(column) for column in columns), len(part))
+            part, first = list(islice(lines, rows)), False
+
+
+def _texts(column: Sequence[str | None]) -> Cells:
+    """Return texts, held by Arrow where it is there: it reads numbers much faster."""
+    try:
+        import pyarrow
+    except ImportError:
+        return Cells(objects(column))
+    return Cells(pyarrow.chunked_array([pyarrow.array(column, pyarrow.string())]))
 
 
 def csv_lines(file: TextIO, format: FileFormat) -> Iterator[list[str]]:

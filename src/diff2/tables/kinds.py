@@ -4,8 +4,6 @@ Every kind states public facts: bounds and lists that everybody may know. ``sour
 ``"given"`` by a person, or read off the ``"data"``, which leaks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ diff2.errors.InvalidArgument: people.csv cannot be used as it is:
 - the table holds fewer than 50 records; gather more
 """
 
-from __future__ import annotations
-
 from ..errors import InvalidArgument
 
 

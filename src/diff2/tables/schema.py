@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from os import PathLike
 from typing import Any
 
 import numpy as np
 
+from .._files import AnyPath
 from .._validate import nearest
 from .file_format import FileFormat
 from .kinds import (
@@ -188,7 +188,7 @@ class Schema:
         return cls(columns, target, kind, clients, groups)
 
     @classmethod
-    def read(cls, path: str | PathLike[str]) -> Schema:
+    def read(cls, path: AnyPath) -> Schema:
         """Read a schema from a TOML file."""
         from .schema_file import read_schema
 

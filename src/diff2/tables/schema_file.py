@@ -3,16 +3,13 @@
 Both have the same shape. In the file a comment on each line says where it comes from.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from datetime import date
-from os import PathLike
 from typing import Any
 
-from .._files import read_toml
+from .._files import AnyPath, read_toml
 from .._validate import nearest
 from ..errors import InvalidArgument
 from .file_format import FileFormat
@@ -26,7 +23,7 @@ HEADER = "from the name of the column"
 BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
 
-def read_schema(path: str | PathLike[str]) -> Schema:
+def read_schema(path: AnyPath) -> Schema:
     """Read a schema from a TOML file; all that is wrong with it is reported at once."""
     return from_plain(read_toml(path, "schema"), str(path))
 

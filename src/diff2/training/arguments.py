@@ -1,7 +1,5 @@
 """The arguments of a run, checked before anything is spent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any

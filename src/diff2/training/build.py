@@ -1,9 +1,6 @@
 """From what a user passes to a run that is ready: everything is checked before anything is spent."""
 
-from __future__ import annotations
-
 import copy
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -11,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from .._files import AnyPath
 from .._progress import Show
 from .._vectors import Loss
 from ..algorithms import Algorithm
@@ -107,7 +105,7 @@ def prepare(
     public_sizes: int | Sequence[int] | None = None,
     seed: int | None = None,
     output: str = "last",
-    directory: str | os.PathLike[str] | None = None,
+    directory: AnyPath | None = None,
     resume: bool = False,
     metrics_every: int | None = None,
     holdout: Any = None,
@@ -116,7 +114,7 @@ def prepare(
     opening: Opening | None = None,
     columns: Mapping[str, Any] | None = None,
     run_file: str | None = None,
-    sign_with: str | os.PathLike[str] | None = None,
+    sign_with: AnyPath | None = None,
     **settings: Any,
 ) -> Training:
     """Check everything and build the run. Nothing is spent yet, except by an ``opening``.

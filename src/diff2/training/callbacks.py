@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from .._files import AnyPath
 from ..planning import Plan
 from .result import TrainResult
 
@@ -134,7 +135,7 @@ class TensorBoardCallback(_Tracker):
         where: a directory, or a ``torch.utils.tensorboard.SummaryWriter`` of yours, which stays open.
     """
 
-    def __init__(self, where: str | os.PathLike[str] | Any):
+    def __init__(self, where: AnyPath | Any):
         self._writer: Any = where
         self._own = isinstance(where, str | os.PathLike)
         if self._own:

@@ -1,7 +1,5 @@
 """Which layers of a model can be trained privately, how fast, and what to put in the place of the others."""
 
-from __future__ import annotations
-
 import copy
 import math
 import warnings

@@ -8,19 +8,16 @@ The order on disk: the checkpoint with the key comes first, then the ledger, the
 is killed anywhere in between can be resumed, and releases nothing twice.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import io
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from .._files import plain, write_whole
+from .._files import AnyPath, plain, write_whole
 from ..errors import CheckpointError, InvalidArgument, LedgerError
 from ..planning.project import enter
 from ..privacy import Ledger, NoiseSource
@@ -50,7 +47,7 @@ class RunDirectory:
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | None,
+        path: AnyPath | None,
         *,
         header: Mapping[str, Any],
         settings: Mapping[str, Any],

@@ -1,7 +1,5 @@
 """What the ledger's header says about a run, and what must be the same for a run to be resumed."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

@@ -4,8 +4,6 @@ How many records are clipped is not released, so nothing is said of it. Neither 
 models of ``fit``; for others, score on public records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

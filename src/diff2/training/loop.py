@@ -4,8 +4,6 @@ r"""The loop: ask the algorithm for :math:`\tilde v_r`, let the routine move, wr
 values only. ``diff2.prepare`` builds it, ``diff2.train`` builds and runs it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from torch import nn
 
 from .._numbers import epsilon_text
 from .._progress import Show, progress_bar
-from .._vectors import Vector, distance, norm
+from .._vectors import State, Vector, distance, norm
 from ..errors import Diff2Error
 from ..gradients import Engine, FlatModule
 from ..planning import Plan
@@ -35,8 +33,8 @@ class TrainState(NamedTuple):
 
     round: int  # rounds done
     params: Vector  # x_r
-    estimator: dict[str, Any]
-    routine: dict[str, Any]
+    estimator: State
+    routine: State
     output: Vector  # what the run would return if it ended here
 
 

@@ -1,7 +1,5 @@
 """Exact losses, accuracies and gradient norms: for experiments on public data. Each of them leaks."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

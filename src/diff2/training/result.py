@@ -1,10 +1,7 @@
 """What a run leaves behind."""
 
-from __future__ import annotations
-
 import csv
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from .._files import write_json
+from .._files import AnyPath, write_json
 from .._vectors import Vector
 from ..planning.plan import Plan
 from ..privacy import Ledger
@@ -66,7 +63,7 @@ class TrainResult:
             "health": self.health,
         }
 
-    def save(self, directory: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> Path:
+    def save(self, directory: AnyPath, more: Mapping[str, Any] | None = None) -> Path:
         """Write model.safetensors, result.json, history.csv; the ledger is there already if the run had this directory.
 
         Args:

@@ -215,9 +215,9 @@ class TestResuming:
         with pytest.raises(BadAnswer):
             federated_run(AGREEMENT, tmp_path, faulty(tmp_path, GARBAGE["NaN"]))
         sites = make_sites(tmp_path / "sites")
-        records = sites["east"]._load(AGREEMENT)
+        records = sites["east"]._holdings.records(AGREEMENT)
         records.client.inputs[0] += 1
-        sites["east"]._load = lambda agreement: records
+        sites["east"]._holdings.load = lambda agreement: records
         with pytest.raises(SiteRefused, match="other records"):
             federated_run(AGREEMENT, tmp_path, sites, resume=True)
 

@@ -305,9 +305,6 @@ class TestPolicy:
         assert opening(tmp_path, policy)[1].kind == "opened"
         assert refused(opening(tmp_path, policy, "a" * 32, name="dpgd")[1], "'dpgd'")
 
-    def test_models(self, tmp_path):
-        assert refused(opening(tmp_path, replace(ANYTHING, models=()))[1], "model")
-
     def test_the_smallest_size(self, tmp_path):
         assert opening(tmp_path, replace(ANYTHING, smallest_size=8))[1].kind == "opened"
         answer = opening(tmp_path / "other", replace(ANYTHING, smallest_size=9))[1]

@@ -43,7 +43,7 @@ class TestSiteFile:
         reported_size = 1000
         """
         site = read_site_file(site_file(tmp_path, text))
-        assert site.policy == Policy(3.0, 1e-6, 100, ("diff2", "dpgd"), ("mlp",), 1000)
+        assert site.policy == Policy(3.0, 1e-6, 100, ("diff2", "dpgd"), 1000)
         assert site.directory == tmp_path / "kept"
         assert site.data.columns == {
             "age": Column("ALTER"),
@@ -76,7 +76,7 @@ class TestSiteFile:
             ('[data]\nfile = "a"\ncolumns.a = { unit = "m" }\n[policy]\nepsilon = 1', "go with bounds"),
             ('[data]\nfile = "a"\n[policy]\nepsilon = 1\ncolumns = ["a"]', "columns and targets"),
             ('[data]\nfile = "a"\n[policy]\nepsilon = 1\nmax_rounds = 0', "max_rounds >= 1"),
-            ("epsilon = 1", "unknown table"),
+            ("epsilon = 1", "unknown key outside of a table"),
             ("[data", "not a TOML file"),
         ],
     )

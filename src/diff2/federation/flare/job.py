@@ -5,8 +5,6 @@ what the bytes mean. Jobs hold no code: sites instantiate classes of this file, 
 ``class_allow_list`` needs no other class of ours.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ So a site that does not trust its server must not have these commands at all. Ru
 client, which then answers only the requests that jobs need.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

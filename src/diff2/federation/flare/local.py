@@ -1,7 +1,5 @@
 """A federation on this machine: in FLARE's simulator, or with a server and one process per site on 127.0.0.1."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ With requests of the parties (``requests.py``) the only secret in it is the root
 the organiser; with kits also the private key in each party's kit.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping
@@ -22,103 +20,9 @@ from ..agreement import AnyAgreement
 from ..fit_agreement import FitAgreement
 from ..from_run_file import has_data_at_sites, public_agreement
 from ..server.job import JobSpec
-from .job import NAME, write_job
+from .job import write_job
 from .provisioning import Parties, participant_description, project_description, provision
 from .requests import check_requests, sign_requests
-
-SITE_FILE = """\
-# Settings of this site. They stay here: nobody else needs to see this file.
-[data]
-file = "records.csv"             # CSV, CSV.gz, Parquet, .npz; or entry_point = "module:function"
-
-[data.columns]                   # by agreed name: the name here, and what it means; other runs are refused
-{columns}
-[policy]                         # limits, also for runs that you approve
-epsilon = {epsilon!r}                    # on the sum over all runs this site ever takes part in
-delta = {delta!r}
-algorithms = ["{algorithm}"]
-# max_rounds = {rounds}
-# smallest_size = 500            # take part only with at least this many records
-# reported_size = 1200           # train on the first 1200 records, and report this number
-# require_own_noise = true       # take part only where the sites add the noise themselves
-# max_epsilon_against_server = 5.0    # of a run: the server sees this site's answers with this site's noise alone
-
-[site]
-directory = "diff2-site"         # for its ledger, site.log, and keys of unfinished runs
-"""
-REQUEST = """\
-`participant.yml`. Make a key of your own, which
-never leaves you, and send the request, which holds no secret, to the organiser:
-
-    nvflare cert request -p participant.yml --out request      # send request/{name}.request.zip
-
-The organiser returns it signed, with a new copy of this folder, which says how to make your kit"""
-REQUESTED_KIT = """\
-`{name}.signed.zip`. Put it beside the
-`request/` that you made. Compare this fingerprint of the root certificate with the other parties, by phone, and make
-your kit:
-
-    nvflare package {name}.signed.zip --request-dir request -w kits --fingerprint {fingerprint}
-    mv kits/diff2/prod_00/{name} kit && chmod -R go= kit request
-
-Your key is in these two folders only"""
-ORGANISER_NEXT = """
-Each party makes its key and a request with its `participant.yml` and sends you the request. Then:
-
-    diff2 federate package run.toml --out OTHER --requests FOLDER      # the same options; all requests in one folder
-
-No private key but the root's is then ever with you. Or make all keys here, and hand them out: `--provision`.
-"""
-INSTALL = "Install `pip install 'diff2[federation]'`, the same version as everybody else."
-READMES = {
-    "server": f"""\
-# The server: {{server}}
-
-{INSTALL} You have {{kit}}. Open port {{port}} to the
-sites and port {{admin_port}} to the admin. Start it, and leave it running:
-
-    diff2 federate join kit
-
-The run is in `kit/{{directory}}`: ledger, checkpoint, model. `diff2 federate status kit/{{directory}}` shows its
-progress. Back it up: a run whose ledger or checkpoint is lost cannot be resumed.
-""",
-    "admin": f"""\
-# The admin: {{admin}}
-
-You have `job/{NAME}`, which holds no code, and {{kit}}. Once the server and the sites are running:
-
-    diff2 federate submit job/{NAME} --kit kit
-
-If a job stops, because a process died or a site did not answer, a new job resumes the run from its checkpoint, at most
-`--restarts` times.
-""",
-    "site": f"""\
-# The site: {{site}}
-
-{INSTALL} You have `run.toml`, which says what is trained and
-under which guarantee; `site.toml`, **yours to edit**, for where your table is and what you agree to; and {{kit}}.
-Nobody else gets your `site.toml`, your key (`kit/startup/client.key`), or a record. The site takes part only in a run
-that somebody here has read and approved, whatever job is submitted:
-
-    diff2 federate approve run.toml --site site.toml
-    diff2 federate join kit --site site.toml
-    diff2 federate ledger site.toml
-
-The kit connects to {{server}}:{{port}}; you need not open a port. Use `join`, not the kit's `startup/start.sh`:
-otherwise FLARE's client answers an admin's `cat`, `ls` and `grep` with any file it can read.
-""",
-    "organiser": """\
-# What goes to whom
-
-Give each party its own folder and no other, over a channel that you would trust with a private key.
-
-| folder | goes to |
-| --- | --- |
-| `server/` | {server} |
-| `admin/` | {admin} |
-{sites}| `project.yml` | stays with you |
-{rest}""",
-}
 
 
 @owner_only()
@@ -199,7 +103,7 @@ def _site_file(agreement: AnyAgreement) -> str:
         f"{json.dumps(name)} = {{ {', '.join(filter(None, (f'name = {json.dumps(name)}', meaning)))} }}"
         for name, meaning in means.items()
     )
-    return SITE_FILE.format(
+    return _text("site.toml").format(
         columns="\n".join(columns) + "\n",
         epsilon=agreement.privacy.epsilon,
         delta=agreement.privacy.delta,
@@ -239,15 +143,21 @@ def _provision(out: Path, folders: Mapping[str, Path], parties: Parties, with_ki
 def _write_readmes(
     out: Path, folders: Mapping[str, Path], parties: Parties, directory: str, with_kits: bool, fingerprint: str
 ) -> None:
-    kit = REQUESTED_KIT if fingerprint else "`kit/`" if with_kits else REQUEST
+    kit = "`kit/`" if with_kits else _text("requested_kit.md" if fingerprint else "request.md").rstrip("\n")
     values = parties._asdict() | {
         "directory": directory,
         "sites": "".join(f"| `sites/{site}/` | {site} |\n" for site in parties.sites),
         "rest": "| `authority/` | nobody: it holds the root's private key, with which anybody could join |\n"
         if with_kits or fingerprint
-        else ORGANISER_NEXT,
+        else _text("organiser_next.md"),
     }
     for name, folder in {"organiser": out, **folders}.items():
         own = kit.format(name=parties.names.get(name, ""), fingerprint=fingerprint)
-        text = READMES[name if name in READMES else "site"].format(**values, site=name, kit=own)
-        (folder / "README.md").write_text(text, encoding="utf-8")
+        role = name if name in ("organiser", "server", "admin") else "site"
+        text = _text(f"{role}.md").format(**values, site=name, kit=own).rstrip("\n")
+        (folder / "README.md").write_text(f"{text}\n", encoding="utf-8")
+
+
+def _text(name: str) -> str:
+    """Return a text of this folder, which has places to be filled in."""
+    return Path(__file__).with_name(f"package_{name}").read_text(encoding="utf-8")

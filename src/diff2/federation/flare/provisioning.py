@@ -4,8 +4,6 @@ All of it is its owner's alone (0700, 0600). What is kept to admit parties later
 other. FLARE's jobs and snapshots, by default in the temporary folder of the machine, go to a given folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -20,7 +18,7 @@ from .job import CLASSES
 
 ADMIN = "admin@diff2.local"
 SERVER = "localhost"  # the name in its certificate, and the only address it listens on
-ORGANISATION = "diff2"
+ORGANISATION = "diff2"  # of server and admin; each site is its own
 PROJECT = "diff2"
 ROLE = "lead"  # of the admin: may submit jobs and follow them
 AUTHORITY = """\
@@ -46,8 +44,6 @@ class Parties(NamedTuple):
     sites: tuple[str, ...]
     server: str = SERVER  # its host name: in its certificate, and where sites connect to
     admin: str = ADMIN
-    organisations: tuple[str, ...] = ()  # of the sites, in the same order; by default each is its own
-    organisation: str = ORGANISATION  # of server and admin
     port: int = 8002
     admin_port: int = 8003
 
@@ -57,27 +53,23 @@ class Parties(NamedTuple):
         return {"server": self.server, "admin": self.admin, **{site: site for site in self.sites}}
 
 
-def project_description(parties: Parties, name: str = PROJECT) -> dict[str, Any]:
+def project_description(parties: Parties) -> dict[str, Any]:
     """Return FLARE's provisioning input: a server, one participant per site, and an admin, who submits jobs."""
-    organisations = parties.organisations or parties.sites
     return {
         "api_version": 3,
-        "name": name,
+        "name": PROJECT,
         "description": "training with differential privacy over sites that keep their records",
         "participants": [
             {
                 "name": parties.server,
                 "type": "server",
-                "org": parties.organisation,
+                "org": ORGANISATION,
                 "default_host": parties.server,
                 "fed_learn_port": parties.port,
                 "admin_port": parties.admin_port,
             },
-            *(
-                {"name": site, "type": "client", "org": re.sub(r"[^A-Za-z0-9_]", "_", organisation)}
-                for site, organisation in zip(parties.sites, organisations, strict=True)
-            ),
-            {"name": parties.admin, "type": "admin", "org": parties.organisation, "role": ROLE},
+            *({"name": site, "type": "client", "org": re.sub(r"[^A-Za-z0-9_]", "_", site)} for site in parties.sites),
+            {"name": parties.admin, "type": "admin", "org": ORGANISATION, "role": ROLE},
         ],
         "builders": [
             {
@@ -125,7 +117,7 @@ def provision(workspace: Path, project: dict[str, Any], parties: Parties) -> Kit
 def provision_locally(workspace: Path, sites: Sequence[str]) -> Kits:
     """Make startup kits for a server and its sites on this machine."""
     port, admin_port = free_ports(2)
-    parties = Parties(tuple(sites), organisations=(ORGANISATION,) * len(sites), port=port, admin_port=admin_port)
+    parties = Parties(tuple(sites), port=port, admin_port=admin_port)
     kits = provision(workspace, project_description(parties), parties)
     for kit in (kits.server, *kits.sites.values()):
         harden(kit, workspace)

@@ -4,8 +4,6 @@ Every party makes its key and a request with ``nvflare cert request``, and keeps
 here. The party makes its kit with ``nvflare package``. So no private key but the root's is ever at the organiser's.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

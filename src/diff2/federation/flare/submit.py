@@ -4,8 +4,6 @@ The run is kept on the server, in its directory below the server's kit. Only its
 FLARE's admin commands.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ...errors import InvalidArgument

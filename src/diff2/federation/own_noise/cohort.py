@@ -5,9 +5,7 @@ asked only when a mean is released, with its noise multiplier; their answers car
 replaces the mechanism: it writes the same ledger lines, with the noise that the honest sites add together.
 """
 
-from __future__ import annotations
-
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,40 +14,38 @@ from ...errors import LedgerError
 from ...privacy import BoundedMean, Ledger, Mechanism, NoiseSource, Release, Released
 from ...questions import Question
 from ..faults import BadAnswer
-from ..wire.cohort import RemoteCohort
+from ..wire.cohort import RemoteCohort, answered, require_length
 from ..wire.messages import Message
-from ..wire.request import ANSWER, Request
+from ..wire.request import Request
 from .noise import NoiseScale, max_answer_norm, pending, scale_of
 
 STEPS = "steps"
 
 
+@dataclass(frozen=True)
 class OwnNoiseCohort(RemoteCohort):
-    """Sites that answer with noise of their own."""
+    """Sites that answer with noise of their own; at least ``honest`` of them add it as agreed."""
 
-    def __init__(self, *place: Any, honest: int, **options: Any):
-        """As :class:`RemoteCohort`; at least ``honest`` of the sites add their noise as agreed."""
-        super().__init__(*place, **options)
-        self._honest = honest
+    honest: int
 
     def answer(self, question: Question) -> BoundedMean:
         if question.radius == 0:
             return super().answer(question)
-        return replace(pending(self._population, question), sources=((1.0, question),))
+        return replace(pending(self.population, question), sources=((1.0, question),))
 
     def request(self, mean: BoundedMean, multiplier: float) -> tuple[Request, NoiseScale]:
         """Return the request for a release, and the scale of its noise."""
-        request = Request(self._run, mean.sources, multiplier)
-        return request, scale_of(self._population, request, self._honest)
+        request = Request(self.run, mean.sources, multiplier)
+        return request, scale_of(self.population, request, self.honest)
 
     def total(self, request: Request, scale: NoiseScale) -> np.ndarray:
         """Return the sum of the sites' noisy answers, in grid steps."""
-        self._population.check(request.question.batch)
+        self.population.check(request.question.batch)
         messages, digest = self._exchange(request, scale.clients)
         total = np.zeros(scale.mean.release.dimension, dtype=np.int64)
         for p in scale.clients:
-            limit = max_answer_norm(self._population, p, request, scale)
-            total += checked_steps(self._sites[p], messages[p], request, digest, scale, limit)
+            limit = max_answer_norm(self.population, p, request, scale)
+            total += checked_steps(self.sites[p], messages[p], request, digest, scale, limit)
         return total
 
 
@@ -97,21 +93,12 @@ def checked_steps(
     site: str, message: Message, request: object, digest: str, scale: NoiseScale, limit: float
 ) -> np.ndarray:
     """Return the whole numbers in an answer; refuse an answer that cannot be right."""
-    fields, steps = message.fields, message.arrays.get(STEPS)
-    if message.kind != ANSWER or fields.get("request") != digest:
-        raise BadAnswer(f"site {site!r} answered another question than {request}")
-    if fields.get("grid") != scale.grid or fields.get("noise_std") != scale.site_std:
+    steps = answered(site, message, request, digest, STEPS, np.int64, scale.mean.release.dimension)
+    grid, std = message.fields.get("grid"), message.fields.get("noise_std")
+    if grid != scale.grid or std != scale.site_std:
         raise BadAnswer(
-            f"site {site!r} answered {request} on the grid {fields.get('grid')!r} with noise of deviation "
-            f"{fields.get('noise_std')!r}, agreed are {scale.grid!r} and {scale.site_std!r}"
+            f"site {site!r} answered {request} on the grid {grid!r} with noise of deviation {std!r}, agreed are "
+            f"{scale.grid!r} and {scale.site_std!r}"
         )
-    if set(message.arrays) != {STEPS} or steps is None or steps.shape != (scale.mean.release.dimension,):
-        raise BadAnswer(f"site {site!r} answered {request} with shape {None if steps is None else steps.shape}")
-    if steps.dtype != np.int64:
-        raise BadAnswer(f"site {site!r} answered {request} with values that are not whole numbers")
-    if float(np.linalg.norm(steps.astype(np.float64))) > limit:
-        raise BadAnswer(
-            f"site {site!r} answered {request} with a vector longer than clipping and noise allow; nothing was "
-            "released. Check the software at that site"
-        )
+    require_length(f"site {site!r} answered {request} with a vector", steps, limit, "clipping and noise allow")
     return steps

@@ -18,8 +18,6 @@ ledger holds. So a request that is sent twice gets the same bytes, and another r
 besides, the ledger prevents a different answer under the same label.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

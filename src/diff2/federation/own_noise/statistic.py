@@ -4,8 +4,6 @@ A part is a sum of bounded vectors, each times the weight of its unit. Replacing
 that weight, and the sum over all sites by no more.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

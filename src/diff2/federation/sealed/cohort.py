@@ -7,11 +7,10 @@ decrypt it; no site receives the answer of another. One site runs the loop rathe
 bits of a norm differ between processors, and models that must agree bit for bit would diverge.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from ...training.loop import Training
 from ..faults import BadAnswer
 from ..own_noise.cohort import OwnNoiseCohort
 from ..own_noise.noise import NoiseScale, max_answer_norm
-from ..wire.cohort import Exchange, read_answers
+from ..wire.cohort import Exchange, read_answers, require_length
 from ..wire.messages import Message, digest, read, write
 from ..wire.request import Request, as_array, whole_number
 from ..wire.transport import Replies, Transport
@@ -68,33 +67,27 @@ class AddingServer:
         return write(Message(TOTAL, {"request": request, "sites": list(sites), "received": received}, arrays))
 
 
+@dataclass(frozen=True)
 class SealedCohort(OwnNoiseCohort):
-    """Sites whose answers are encrypted, asked by one of them."""
+    """Sites whose answers are encrypted, asked by one of them; ``keys`` are those that all sites share."""
 
-    def __init__(self, adder: Adder, *place: Any, keys: SiteKeys, **options: Any):
-        """As :class:`OwnNoiseCohort`; ``keys`` are those that all sites share."""
-        super().__init__(adder, *place, **options)
-        self._adder = adder
-        self._keys = keys
+    transport: Adder
+    keys: SiteKeys
 
     def total(self, request: Request, scale: NoiseScale) -> np.ndarray:
-        population, question = self._population, request.question
+        population, question = self.population, request.question
         population.check(question.batch)
-        sites = [self._sites[p] for p in scale.clients]
+        sites = [self.sites[p] for p in scale.clients]
         limit = sum(max_answer_norm(population, p, request, scale, MAX_TOTAL) for p in scale.clients)
         inner, began = write(request.message()), time.perf_counter()
-        payload = self._keys.seal(inner)
-        message = read(self._adder.total(payload, sites, self._timeout))
+        payload = self.keys.seal(inner)
+        message = read(self.transport.total(payload, sites, self.timeout))
         if message.kind != TOTAL or message.fields.get("request") != digest(payload):
             raise BadAnswer("the server sent the sum of another question")
-        steps = self._keys.decrypt(message.arrays, scale.mean.release.dimension, digest(inner), sites)
-        if float(np.linalg.norm(steps.astype(np.float64))) > limit:
-            raise BadAnswer(
-                f"the sum of the sites' answers to {request} is longer than clipping and noise allow; nothing was "
-                "released. Check the software at the sites"
-            )
+        steps = self.keys.decrypt(message.arrays, scale.mean.release.dimension, digest(inner), sites)
+        require_length(f"the sum of the sites' answers to {request} is", steps, limit, "clipping and noise allow")
         seconds, received = time.perf_counter() - began, whole_number(message.fields, "received")
-        self._watch(Exchange(question.round, tuple(sites), seconds, len(payload) * len(sites), received))
+        self.watch(Exchange(question.round, tuple(sites), seconds, len(payload) * len(sites), received))
         return steps
 
 

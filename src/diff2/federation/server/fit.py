@@ -7,10 +7,8 @@ A fit that was killed is begun anew with the key of its noise: the same question
 in the ledger, so nothing is released twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +26,15 @@ from ...fitting.travelling import dimension_of
 from ...planning.filter import Filter
 from ...privacy import BoundedMean, Mechanism
 from ...privacy.leaks import code_of, leak
+from ...tables.schema import Schema
 from ...training.directory import RunDirectory
-from ..faults import BadAnswer
 from ..fit_agreement import FitAgreement
 from ..own_noise.cohort import SitesMechanism, checked_steps
 from ..own_noise.noise import NoiseScale, check_trust
 from ..own_noise.statistic import longest_part, max_part_norm, statistic_scale
-from ..wire.cohort import Exchange, broadcast_and_read
+from ..wire.cohort import Exchange, answered, broadcast_and_read, require_length
 from ..wire.messages import Message
-from ..wire.request import ANSWER, DESCRIBE, OPEN
+from ..wire.request import DESCRIBE, OPEN
 from ..wire.statistic import StatisticRequest, request_digest
 from ..wire.transport import Transport
 from .run import asked, require_members, run_id, sites_tag, size_of, trust_of
@@ -96,11 +94,12 @@ def fit_at_sites(
     fields = {**agreed, "run": name, "sites": list(sites), "sizes": list(census.sizes), "engine": ENGINE}
     opened = asked(transport, Message(OPEN, {**fields, "records": list(census.records)}), sites, timeout)
     ledger = run.open_ledger(sites_tag(sites, opened))
-    place: tuple[Any, ...] = (transport, sites, census, name, agreement, timeout, watch)
+    place: dict[str, Any] = {"transport": transport, "sites": tuple(sites), "run": name, "timeout": timeout}
+    place |= {"census": census, "schema": schema, "watch": watch}
     if trust is None:
-        cohort, mechanism = SiteTables(*place), Mechanism(ledger, run.noise)
+        cohort, mechanism = SiteTables(**place), Mechanism(ledger, run.noise)
     else:
-        noisy = NoisyTables(*place, honest=trust["min_honest_sites"])
+        noisy = NoisyTables(**place, honest=trust["min_honest_sites"])
         cohort, mechanism = noisy, SitesMechanism(noisy, ledger, run.noise)
     session = Session(cohort, mechanism, Filter(budget), progress)
     opening = Opened(census, session, ledger, public_draws(run.noise))
@@ -116,37 +115,25 @@ def fit_at_sites(
     return model, census
 
 
+@dataclass(kw_only=True)
 class SiteTables:
     """The sites of a fit, as one cohort; the server adds the noise."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        sites: Sequence[str],
-        census: Census,
-        run: str,
-        agreement: FitAgreement,
-        timeout: float,
-        watch: Callable[[Exchange], None],
-    ):
-        self.census = census
-        self._transport = transport
-        self._sites = tuple(sites)
-        self._run = run
-        self._schema = agreement.schema
-        self._timeout = timeout
-        self._watch = watch
-        self._known: set[str] = set()  # arrays that all sites have from the request before
+    transport: Transport
+    sites: tuple[str, ...]
+    census: Census
+    run: str
+    schema: Schema
+    timeout: float
+    watch: Callable[[Exchange], None]
+    known: set[str] = field(default_factory=set)  # arrays that all sites have from the request before
 
     def answer(self, statistic: Statistic, number: int, multiplier: float) -> BoundedMean:
         """Return the sum over all sites with its sensitivity."""
         totals = self._totals(statistic, number, multiplier)
         for p, total in enumerate(totals):
-            if float(np.linalg.norm(total)) > longest_part(self.census, p, statistic):
-                raise BadAnswer(
-                    f"site {self._sites[p]!r} answered release {number} with a vector longer than its bound allows; "
-                    "nothing was released. Check the software at that site"
-                )
+            what = f"site {self.sites[p]!r} answered release {number} with a vector"
+            require_length(what, total, longest_part(self.census, p, statistic), "its bound allows")
         value = added(totals)
         return self.census.bounded(statistic, number, value, len(value))
 
@@ -157,56 +144,44 @@ class SiteTables:
     def _totals(self, statistic: Statistic | Scores, number: int, multiplier: float) -> list[np.ndarray]:
         request = self._request(statistic, number, multiplier)
         messages, sent = self._exchange(request)
-        return [_checked(site, messages[site], request, sent) for site in self._sites]
+        return [
+            answered(site, messages[site], request, sent, "value", np.float64, request.dimension) for site in self.sites
+        ]
 
     def _request(self, statistic: Statistic | Scores, number: int, multiplier: float) -> StatisticRequest:
-        return StatisticRequest(self._run, number, multiplier, statistic, dimension_of(statistic, self._schema))
+        return StatisticRequest(self.run, number, multiplier, statistic, dimension_of(statistic, self.schema))
 
     def _exchange(self, request: StatisticRequest) -> tuple[Mapping[str, Message], str]:
         """Ask all sites; return their messages, and the digest by which they refer to the request."""
         content = request.packed()
-        message = request.message(content, self._known)
-        found = broadcast_and_read(self._transport, message, self._sites, self._timeout, request.number, self._watch)
-        self._known = set(content.arrays)
+        message = request.message(content, self.known)
+        found = broadcast_and_read(self.transport, message, self.sites, self.timeout, request.number, self.watch)
+        self.known = set(content.arrays)
         return found, request_digest(message)
 
 
+@dataclass(kw_only=True)
 class NoisyTables(SiteTables):
     """Sites that answer with noise of their own. Nobody sees exact scores, so no candidate can be chosen."""
 
-    def __init__(self, *place: Any, honest: int):
-        """As :class:`SiteTables`; at least ``honest`` of the sites add their noise as agreed."""
-        super().__init__(*place)
-        self._honest = honest
+    honest: int  # so many of the sites, at least, add their noise as agreed
 
     def answer(self, statistic: Statistic, number: int, multiplier: float) -> BoundedMean:
         """Return a mean whose value is still at the sites."""
-        dimension = dimension_of(statistic, self._schema)
+        dimension = dimension_of(statistic, self.schema)
         return replace(self.census.bounded(statistic, number, None, dimension), sources=((1.0, statistic),))
 
     def request(self, mean: BoundedMean, multiplier: float) -> tuple[StatisticRequest, NoiseScale]:
         """Return the request for a release, and the scale of its noise."""
         release, statistic = mean.release, mean.sources[0][1]
-        request = StatisticRequest(self._run, release.round, multiplier, statistic, release.dimension)
-        return request, statistic_scale(self.census, request, self._honest)
+        request = StatisticRequest(self.run, release.round, multiplier, statistic, release.dimension)
+        return request, statistic_scale(self.census, request, self.honest)
 
     def total(self, request: StatisticRequest, scale: NoiseScale) -> np.ndarray:
         """Return the sum of the sites' noisy answers, in grid steps."""
         messages, sent = self._exchange(request)
         total = np.zeros(request.dimension, dtype=np.int64)
-        for p, site in enumerate(self._sites):
+        for p, site in enumerate(self.sites):
             limit = max_part_norm(self.census, p, request, scale)
             total += checked_steps(site, messages[site], request, sent, scale, limit)
         return total
-
-
-def _checked(site: str, message: Message, request: StatisticRequest, sent: str) -> np.ndarray:
-    """Return the sum in an answer; refuse an answer that cannot be right."""
-    value = message.arrays.get("value")
-    if message.kind != ANSWER or message.fields.get("request") != sent:
-        raise BadAnswer(f"site {site!r} answered another question than {request}")
-    if set(message.arrays) != {"value"} or value is None or value.shape != (request.dimension,):
-        raise BadAnswer(f"site {site!r} answered {request} with shape {None if value is None else value.shape}")
-    if value.dtype != np.float64 or not np.isfinite(value).all():
-        raise BadAnswer(f"site {site!r} answered {request} with values that are not finite doubles")
-    return value

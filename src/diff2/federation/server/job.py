@@ -1,7 +1,5 @@
 """A job on the server: start or resume a run over sites, report its progress, and save its files."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The outcome of a job, written however the job ends. Space for it is reserved: a full disk is an outcome too."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

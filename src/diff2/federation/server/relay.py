@@ -5,8 +5,6 @@ for the sites, or the end of the run. The server sends the question to the sites
 and returns the replies to the coordinator. ``site/coordinator.py`` is the other half.
 """
 
-from __future__ import annotations
-
 from ..._files import write_json
 from ..faults import BadAnswer, FederationError
 from ..sealed.cohort import AddingServer

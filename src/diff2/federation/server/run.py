@@ -4,18 +4,15 @@ The run is kept in its directory, with the same ledger and checkpoint as any oth
 messages may be restarted as often as needed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
-import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..._files import write_json
+from ..._files import AnyPath, write_json
 from ..._validate import positive
 from ...cohorts.slots import EXACT_SIZES
 from ...data.scaling import described_columns
@@ -47,7 +44,7 @@ def prepare_at_sites(
     sites: Sequence[str],
     *,
     timeout: float = 60.0,
-    directory: str | os.PathLike[str],
+    directory: AnyPath,
     resume: bool = False,
     watch: Callable[[Exchange], None] = lambda exchange: None,
     strict: bool = False,
@@ -96,13 +93,13 @@ def prepare_at_sites(
         opened = asked(transport, Message(OPEN, fields), sites, timeout)
         tag = sites_tag(sites, opened, keys if agreement.trust.sealed else None)
     ledger = run.open_ledger(tag)
-    place: tuple[Any, ...] = (transport, sites, noise_plan.population, name)
-    options: dict[str, Any] = {"source": run.noise, "timeout": timeout, "watch": watch}
+    place: dict[str, Any] = {"transport": transport, "sites": tuple(sites), "run": name, "timeout": timeout}
+    place |= {"population": noise_plan.population, "source": run.noise, "watch": watch}
     if trust is None:
-        cohort, mechanism = RemoteCohort(*place, **options), Mechanism(ledger, run.noise)
+        cohort, mechanism = RemoteCohort(**place), Mechanism(ledger, run.noise)
     else:
-        options["honest"] = trust["min_honest_sites"]
-        asking = OwnNoiseCohort(*place, **options) if keys is None else SealedCohort(*place, keys=keys, **options)
+        place["honest"] = trust["min_honest_sites"]
+        asking = OwnNoiseCohort(**place) if keys is None else SealedCohort(**place, keys=keys)
         cohort, mechanism = asking, SitesMechanism(asking, ledger, run.noise)
     return build_training(noise_plan, agreement.build_model(), engine, run, cohort, mechanism, agreement.run.output)
 

@@ -4,8 +4,6 @@
 the whole agreement and the time. A server, or whoever submits a job, cannot write there.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path

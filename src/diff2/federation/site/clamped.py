@@ -6,8 +6,6 @@ depends on the header of its table, or the shape of its arrays, and on the numbe
 what a record says. What had to be changed is counted for the site's own log.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@
 waits for the replies.
 """
 
-from __future__ import annotations
-
 import hashlib
 import queue
 import threading

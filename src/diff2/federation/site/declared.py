@@ -4,8 +4,6 @@ A site checks this before it answers. It needs no list of algorithms: the declar
 be asked, in which round, about which records, clipped to which radius.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ...algorithms import Algorithm

@@ -8,8 +8,6 @@ A run costs nothing until its first answer, and its whole plan from then on: sto
 to stop may depend on what was seen.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import math

@@ -4,8 +4,6 @@ It answers every statistic that is listed and fits the agreed columns, in the or
 prices of all of them, as the site's own ledger has them, add up to no more than the agreed budget.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import copy
 from typing import Any

@@ -1,7 +1,5 @@
 """An open run at a site: which requests belong to it, and how they are answered."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ...cohorts.bounds import bounded

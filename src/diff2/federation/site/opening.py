@@ -1,7 +1,5 @@
 """The opening of a run at a site: what the server states about it is checked before anything is prepared."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

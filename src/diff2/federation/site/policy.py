@@ -11,31 +11,28 @@
     algorithms = ["diff2"]
 """
 
-from __future__ import annotations
-
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..._fields import from_table
-from ..._files import read_toml
+from ..._files import AnyPath
 from ..._numbers import epsilon_text
-from ..._validate import at_least, nearest, one_of, positive
+from ..._validate import at_least, one_of, positive
 from ...algorithms import ALGORITHMS
 from ...errors import InvalidArgument
 from ...planning import Plan
 from ...planning.filter import FILTER
 from ...privacy import total_epsilon
+from ...runfile.reader import parse_tables, required_table
 from ..agreement import AnyAgreement
 from ..faults import Refusal
 from ..fit_agreement import FitPlan
 from .columns import Column
 
 TABLES = ("site", "data", "policy")
-MODELS = ("mlp",)
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,6 @@ class Policy:
         delta: limit on the sum of their deltas.
         smallest_size: take part only with at least this many records.
         algorithms: the allowed ones, "fit" among them; None: all.
-        models: the allowed ones of training.
         reported_size: train on the first records only, this many, and report this number instead of the true one. With
             Poisson batches there may also be fewer: the rest of the places is empty, and nobody can tell.
         require_own_noise: take part only where the sites add the noise themselves.
@@ -70,7 +66,6 @@ class Policy:
     delta: float = 1e-5
     smallest_size: int = 1
     algorithms: tuple[str, ...] | None = None
-    models: tuple[str, ...] = MODELS
     reported_size: int | None = None
     require_own_noise: bool = False
     require_secure_aggregation: bool = False
@@ -89,8 +84,6 @@ class Policy:
         at_least("smallest_size", self.smallest_size, 1)
         for name in self.algorithms or ():
             one_of("algorithms", name, (*ALGORITHMS, FILTER))
-        for name in self.models:
-            one_of("models", name, MODELS)
         if self.reported_size is not None:
             at_least("reported_size", self.reported_size, self.smallest_size)
         positive("max_epsilon_per_run", self.max_epsilon_per_run, infinite=True)
@@ -117,8 +110,6 @@ class Policy:
         name = agreement.method
         if self.algorithms is not None and name not in self.algorithms:
             raise Refusal(f"the policy of this site does not allow the algorithm {name!r}")
-        if not set(agreement.models) <= set(self.models):
-            raise Refusal(f"the policy of this site does not allow the model {agreement.models[0]!r}")
         own_noise = self.require_own_noise or self.max_epsilon_against_server is not None
         if own_noise and agreement.trust.noise != "sites":
             raise Refusal("the policy of this site requires that sites add the noise themselves: trust = 'sites'")
@@ -257,23 +248,18 @@ class SiteFile:
         return None if self.storage.keys is None else self.path.parent / self.storage.keys
 
 
-def read_site_file(path: str | os.PathLike[str]) -> SiteFile:
+def read_site_file(path: AnyPath) -> SiteFile:
     """Read a site.toml; no record is read."""
-    content = read_toml(path, "site file")
-    try:
-        for name, table in content.items():
-            if name not in TABLES:
-                raise InvalidArgument(f"unknown table {name!r}{nearest(name, TABLES)} (known: {', '.join(TABLES)})")
-            if not isinstance(table, dict):
-                raise InvalidArgument(f"expected [{name}] to be a table, got {name} = {table!r}")
+
+    def parse(content: Mapping[str, Any]) -> SiteFile:
         return SiteFile(
             Path(path),
-            from_table(SiteData, "data", _required(content, "data")),
-            from_table(Policy, "policy", _required(content, "policy")),
+            from_table(SiteData, "data", required_table(content, "data")),
+            from_table(Policy, "policy", required_table(content, "policy")),
             from_table(SiteStorage, "site", content.get("site", {})),
         )
-    except InvalidArgument as error:
-        raise InvalidArgument(f"{path}: {error}") from None
+
+    return parse_tables(path, TABLES, parse, "site file")
 
 
 def _column(name: str, given: Any) -> Column:
@@ -282,10 +268,3 @@ def _column(name: str, given: Any) -> Column:
     if not isinstance(given, dict):
         raise InvalidArgument(f"expected columns.{name} to be a name in quotes or a table, got {given!r}")
     return from_table(Column, f"data.columns.{name}", given)
-
-
-def _required(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    if name not in content:
-        raise InvalidArgument(f"the table [{name}] is missing")
-    table: Mapping[str, Any] = content[name]
-    return table

@@ -1,7 +1,5 @@
 """An agreement in plain words, for the person at a site who approves it, and what it would do with the site's table."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The secret of a site in a run, from which it draws batches, masks and noise; deleted when the run is complete."""
 
-from __future__ import annotations
-
 import secrets
 from pathlib import Path
 

@@ -7,8 +7,6 @@ a description that the policy allows, sums that ``ClientSums`` has clipped, or a
 and for tables of equal size that hold the agreed columns, all but the sums is the same, whatever the records are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -20,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._version import __version__
-from ...errors import Diff2Error, InvalidArgument
-from ...privacy.release import ADD_OR_REMOVE_ONE
+from ...errors import InvalidArgument
 from ...training.directory import records_tag
 from ..agreement import AnyAgreement, read_agreement
 from ..faults import BadMessage, CannotWrite, Refusal
@@ -31,6 +28,7 @@ from ..wire.request import ASK, CLOSE, CLOSED, DESCRIBE, DESCRIPTION, OPEN, OPEN
 from ..wire.transport import NOBODY, Caller
 from .approval import approve, approved, require_approved
 from .columns import Column
+from .holdings import Holdings
 from .ledger import Answer, RunLine, SiteLedger
 from .open_fit import OpenFit
 from .open_run import OpenRun
@@ -70,10 +68,9 @@ class Site:
         self.name = name
         self.policy = policy
         self.ledger = SiteLedger(directory / "ledger.jsonl", name)
-        self._load = load
+        self._holdings = Holdings(load, policy, self._log)
         self._directory = directory
         self._runs: dict[str, OpenRun | OpenFit] = {}
-        self._loaded: tuple[str, SiteRecords | TableRecords] | None = None
         self._last: tuple[str, bytes] = ("", b"")  # digest of the last request, and its answer
 
     def approve(self, agreement: AnyAgreement) -> None:
@@ -179,18 +176,12 @@ class Site:
 
     def _describe(self, message: Message) -> Message:
         agreement = self._agreement(message)
-        records = self._records(agreement)
-        size, exact = self._size(agreement, records), self.policy.reported_size is None
+        records = self._holdings.records(agreement)
+        size, exact = self._holdings.size(agreement), self.policy.reported_size is None
         fields = {"site": self.name, "size": size, "exact": exact, "version": __version__}
         if isinstance(records, TableRecords):
             fields["records"] = records.records
         return Message(DESCRIPTION, fields)
-
-    def _size(self, agreement: AnyAgreement, records: SiteRecords | TableRecords) -> int:
-        """Return the number of records, or of units of a fit, that the site reports."""
-        reported = self.policy.reported_size
-        poisson = agreement.adjacency == ADD_OR_REMOVE_ONE
-        return reported if poisson and reported is not None else records.size
 
     def _agreement(self, message: Message) -> AnyAgreement:
         """Return the agreement in a message, if this site takes part in it."""
@@ -205,8 +196,8 @@ class Site:
         agreement = self._agreement(message)
         by_name = approved(self._directory, agreement)
         run, sites, plan = stated(message, agreement, self.name, self.policy, by_name=by_name)
-        index, records = sites.index(self.name), self._records(agreement)
-        if plan.client_sizes[index] != self._size(agreement, records):
+        index, records = sites.index(self.name), self._holdings.records(agreement)
+        if plan.client_sizes[index] != self._holdings.size(agreement):
             raise Refusal("the size stated for this site is not the one it reported")
         if agreement.trust.sealed and self.keys is None:
             raise Refusal(NO_KEYS)
@@ -272,23 +263,6 @@ class Site:
             )
         self._last = (sent, answer)
         return answer
-
-    def _records(self, agreement: AnyAgreement) -> SiteRecords | TableRecords:
-        """Return the records this site trains on, read once."""
-        if self._loaded is None or self._loaded[0] != agreement.digest:
-            try:
-                records = self._load(agreement)
-            except Diff2Error as error:
-                self._log(f"the records cannot be read: {error}")
-                raise Refusal("the site's records cannot be read as agreed; see its site.log") from None
-            for note in records.notes:
-                self._log(note)
-            self._loaded = (agreement.digest, records)
-        records = self._loaded[1]
-        poisson = agreement.adjacency == ADD_OR_REMOVE_ONE and self.policy.reported_size is not None
-        if not poisson and records.records < max(self.policy.smallest_size, self.policy.reported_size or 1):
-            raise Refusal("the site has fewer records than its policy requires")
-        return records if self.policy.reported_size is None else records.first(self.policy.reported_size)
 
 
 def site_from_file(name: str, file: SiteFile) -> Site:

@@ -6,10 +6,9 @@ than clipping allows, the run stops before anything is released. The mean is nev
 was calibrated for.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -39,80 +38,85 @@ class Exchange(NamedTuple):
     received: int  # bytes of the arrays that all sites together answered with
 
 
+@dataclass(frozen=True)
 class RemoteCohort:
-    """The sites of a run, as one cohort."""
+    """The sites of a run, as one cohort.
 
-    def __init__(
-        self,
-        transport: Transport,
-        sites: Sequence[str],
-        population: Population,
-        run: str,
-        *,
-        source: NoiseSource,
-        timeout: float,
-        watch: Callable[[Exchange], None] = lambda exchange: None,
-    ):
-        """Ask ``sites``, in the order of the population's clients, in ``run``, which they have opened.
+    Args:
+        sites: in the order of the population's clients.
+        run: which they have opened.
+        source: draws the clients of a round, where that is secret.
+        timeout: seconds a site has for an answer.
+        watch: called after every exchange.
+    """
 
-        Args:
-            source: draws the clients of a round, where that is secret.
-            timeout: seconds a site has for an answer.
-            watch: called after every exchange.
-        """
-        self._transport = transport
-        self._sites = tuple(sites)
-        self._population = population
-        self._run = run
-        self._source = source
-        self._timeout = timeout
-        self._watch = watch
-
-    @property
-    def population(self) -> Population:
-        return self._population
+    transport: Transport
+    sites: tuple[str, ...]
+    population: Population
+    run: str
+    source: NoiseSource
+    timeout: float
+    watch: Callable[[Exchange], None]
 
     def answer(self, question: Question) -> BoundedMean:
-        self._population.check(question.batch)
+        self.population.check(question.batch)
         if question.radius == 0:  # equal iterates: no site needs to be asked
-            return zero_mean(self._population, question)
-        clients = asked_clients(self._population, question, self._source)
-        messages, request = self._exchange(Request(self._run, ((1.0, question),)), clients)
+            return zero_mean(self.population, question)
+        clients = asked_clients(self.population, question, self.source)
+        messages, request = self._exchange(Request(self.run, ((1.0, question),)), clients)
         sums = {p: self._checked(p, messages[p], question, request) for p in clients}
-        return combine(self._population, question, sums)
+        return combine(self.population, question, sums)
 
     def _exchange(self, request: Request, clients: Sequence[int]) -> tuple[dict[int, Message], str]:
         """Ask these clients; return their messages, and the digest by which they refer to the request."""
-        message, sites = request.message(), [self._sites[p] for p in clients]
-        found = broadcast_and_read(self._transport, message, sites, self._timeout, request.question.round, self._watch)
-        return {p: found[self._sites[p]] for p in clients}, digest(write(message))
+        message, sites = request.message(), [self.sites[p] for p in clients]
+        found = broadcast_and_read(self.transport, message, sites, self.timeout, request.question.round, self.watch)
+        return {p: found[self.sites[p]] for p in clients}, digest(write(message))
 
     def _checked(self, client: int, message: Message, question: Question, request: str) -> Vector:
         """Return the sum in an answer; refuse an answer that cannot be right."""
-        site, population, batch = self._sites[client], self._population, question.batch
+        site, population, batch = self.sites[client], self.population, question.batch
         what, params, radius = f"the {question.kind} of round {question.round}", question.params, question.radius
         if params is None or not isinstance(radius, float):
             raise ValueError(f"{what} has no iterate or no radius yet")
         expected = None if batch.rate is not None else population.count(client, batch, question.round)
-        if message.kind != ANSWER or message.fields.get("request") != request:
-            raise BadAnswer(f"site {site!r} answered another question than {what}")
+        value = answered(site, message, what, request, "value", np.float64, params.numel())
         if message.fields.get("count") != expected:
             raise BadAnswer(
                 f"site {site!r} answered {what} for {message.fields.get('count')!r} records, expected {expected}"
             )
-        value = message.arrays.get("value")
-        if set(message.arrays) != {"value"} or value is None or value.shape != tuple(params.shape):
-            shape = None if value is None else value.shape
-            raise BadAnswer(f"site {site!r} answered with shape {shape}, expected {tuple(params.shape)}")
-        if value.dtype != np.float64 or not np.isfinite(value).all():
-            raise BadAnswer(f"site {site!r} answered {what} with values that are not finite doubles")
         units = 1 if population.unit == "client" else population.sizes[client] if expected is None else expected
-        if float(np.linalg.norm(value)) > units * radius * (1 + rounding_allowance(params.dtype) + TOLERANCE):
-            raise BadAnswer(
-                f"site {site!r} answered {what} with a vector longer than clipping allows; nothing was released. Check "
-                "the software at that site"
-            )
+        limit = units * radius * (1 + rounding_allowance(params.dtype) + TOLERANCE)
+        require_length(f"site {site!r} answered {what} with a vector", value, limit, "clipping allows")
         return torch.from_numpy(value).to(params.device)
+
+
+def answered(
+    site: str, message: Message, what: object, request: str, name: str, dtype: type[np.generic], dimension: int
+) -> np.ndarray:
+    """Return the one array of an answer; refuse an answer to another request, or of another shape or type.
+
+    Args:
+        what: was asked, for messages.
+        request: the digest of the request.
+        name: of the array, a vector of so many finite numbers of this type.
+    """
+    value = message.arrays.get(name)
+    if message.kind != ANSWER or message.fields.get("request") != request:
+        raise BadAnswer(f"site {site!r} answered another question than {what}")
+    if set(message.arrays) != {name} or value is None or value.shape != (dimension,):
+        shape = None if value is None else value.shape
+        raise BadAnswer(f"site {site!r} answered {what} with shape {shape}, expected {(dimension,)}")
+    if value.dtype != dtype or not np.isfinite(value).all():
+        kind = "finite doubles" if dtype is np.float64 else "whole numbers"
+        raise BadAnswer(f"site {site!r} answered {what} with values that are not {kind}")
+    return value
+
+
+def require_length(what: str, value: np.ndarray, limit: float, reason: str) -> None:
+    """Refuse a vector that is longer than clipping, or clipping and noise, can make it."""
+    if float(np.linalg.norm(value.astype(np.float64))) > limit:
+        raise BadAnswer(f"{what} longer than {reason}; nothing was released. Check the software there")
 
 
 def broadcast_and_read(

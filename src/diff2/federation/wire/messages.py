@@ -9,8 +9,6 @@ Arrays and fields are sorted by name: the bytes of a message are the same in eve
 {'radius': 0.5, 'round': 3}
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -5,8 +5,6 @@ adds the noise it asks one question at a time. Where the sites add it, a site mu
 much noise: the questions of a release are sent together, with the noise multiplier.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace

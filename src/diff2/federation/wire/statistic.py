@@ -5,8 +5,6 @@ describes it. Its digest is that of all but the arrays, which the statistic name
 sent again, with all of its arrays, is the same one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any, NamedTuple
 

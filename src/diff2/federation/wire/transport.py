@@ -4,8 +4,6 @@ Another engine needs an object with these methods, and code at the sites that ca
 library depends on what carries the messages.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping
