@@ -82,7 +82,7 @@ def changed_statistics(draw, statistic):
     """A statistic as it may arrive: numbers and arrays changed, also to what overflows or has other shapes."""
     tree, arrays = packed(statistic)
     tree, arrays = json.loads(json.dumps(tree)), dict(arrays)
-    factors = st.sampled_from([0.0, 1.0, -1.0, 1e-40, 1e15, 1e26, 1e29, 1e31, 1e200, math.nan])
+    factors = st.sampled_from([0.0, 1.0, -1.0, 5e-324, 1e-162, 1e-40, 1e15, 1e26, 1e29, 1e31, 1e200, math.nan])
     for name in draw(st.lists(st.sampled_from(sorted(arrays)), max_size=2)) if arrays else []:
         with np.errstate(all="ignore"):
             changed = np.asarray(arrays.pop(name, np.zeros(1)).astype(np.float64) * draw(factors))
@@ -93,7 +93,7 @@ def changed_statistics(draw, statistic):
     numbers = list(_numbers(tree))
     if numbers and draw(st.booleans()):
         table, key = draw(st.sampled_from(numbers))
-        table[key] = draw(st.sampled_from([0, 0.0, 1, -1.0, 1e-31, 1e-30, 1e30, "inf", True, 9]))
+        table[key] = draw(st.sampled_from([0, 0.0, 1, -1.0, 5e-324, 1e-31, 1e-30, 1e30, -746.0, "inf", True, 9]))
     if draw(st.sampled_from([False] * 9 + [True])):
         tree[draw(st.sampled_from([*tree, "longest"]))] = draw(st.sampled_from([None, [], "x", 1e-9, dict(tree)]))
     return tree, arrays

@@ -16,13 +16,29 @@ import diff2
 import diff2.fitting
 from diff2.errors import InvalidArgument
 from diff2.fitting.bounds import Magnitudes, Zoom
-from diff2.fitting.counts import CountResiduals, LogMean
-from diff2.fitting.statistics import ClassShares, ClippedDescent, Residuals, TargetMean
+from diff2.fitting.columns import Column, uniform_column
+from diff2.fitting.counts import CountResiduals, LogMean, RatioMean
+from diff2.fitting.evaluate import Moments, ScoreHistogram
+from diff2.fitting.linear import LinearModel
+from diff2.fitting.preparation import Preparation
+from diff2.fitting.scoring import CutDeviances, Errors, ErrorSizes
+from diff2.fitting.statistics import (
+    ClassShares,
+    ClippedDescent,
+    ColumnHistograms,
+    Design,
+    Gram,
+    MeanResidual,
+    NormHistogram,
+    Residuals,
+    TargetMean,
+    WhiteningMoment,
+)
 from diff2.fitting.travelling import STATISTICS, Unpacked, dimension_of, packed
-from diff2.fitting.tree_model import Half
-from diff2.fitting.trees import LeafSums, LeafWeights, PairScores
+from diff2.fitting.tree_model import Binning, Half, Tree, TreeModel
+from diff2.fitting.trees import LeafSums, LeafWeights, PairScores, ResidualSizes
 from diff2.tables.encode import encode
-from diff2.tables.kinds import Counts, Number, Regression
+from diff2.tables.kinds import Classes, Counts, Number, Regression
 from diff2.tables.rows import Rows
 from diff2.tables.schema import Schema
 from fitted import changed_statistics, few_trees, schema, table, watched
@@ -51,6 +67,34 @@ def asked(request):
     with few_trees(), watched() as found:
         diff2.fit(table(), SCHEMAS[request.param], epsilon=8.0, seed=0)
     return SCHEMAS[request.param], found
+
+
+def every_statistic(known):
+    """Every statistic that is listed, also those that no recipe asks about such a target, in shapes that fit it."""
+    rng, classes = np.random.default_rng(3), len(known.target.values) if isinstance(known.target, Classes) else 0
+    ends = [(0.0, 1.0) if np.isnan(pair).any() else pair for pair in known.bounds]
+    preparation = Preparation(tuple(uniform_column(*pair) for pair in ends), known.widths, known.nullable)
+    design, shape = Design(preparation, 0.3, 0.0), (classes,) if classes else ()
+    linear = LinearModel(design, rng.normal(size=(preparation.width + 1, *shape)), np.zeros(shape))
+    parts = {"design": design, "theta": linear.theta, "offset": linear.offset}
+    half = Half(np.array([0, 1]), np.array([60, 180]))
+    tree, halves = Tree(half, half, np.zeros((16, *shape))), (half, half)
+    oblique = np.eye(len(known.bounds))
+    model = TreeModel(linear, Binning(oblique, tuple(np.arange(width) for width in known.widths), 1.0), (tree,))
+    errors, bounds, edges = (
+        Errors(linear, known.target, (0.0, 10.0), np.zeros(shape)),
+        (0.0, 10.0),
+        np.array([0.1, 1.0]),
+    )
+    found = [ClippedDescent(kind(**parts, bounds=bounds), 0.5) for kind in (Residuals, CountResiduals)]
+    residuals = [one.residuals for one in found]
+    found += [one for part in residuals for one in (NormHistogram(part, edges), MeanResidual(part, 2.0))]
+    found += [ColumnHistograms((edges,) * len(known.bounds)), WhiteningMoment(preparation), Gram(design)]
+    found += [TargetMean(0.0, 10.0), ClassShares(classes or 11), LogMean(10.0), RatioMean(linear)]
+    found += [Magnitudes((0,), True), Zoom((0,), np.array([[0.0, 1.0]]), False)]
+    found += [ResidualSizes(model, bounds, edges), LeafSums(model, tree, 0.5, bounds), LeafWeights(model, tree)]
+    found += [PairScores(model, halves, halves, 0.5, bounds, np.ones(classes) / classes if classes else None)]
+    return [*found, ErrorSizes(errors, edges), CutDeviances(errors, 0.5), ScoreHistogram(errors), Moments(errors, 1.0)]
 
 
 def sent(statistic):
@@ -99,11 +143,30 @@ CELLS = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_every_statistic_is_accepted_for_some_target_and_none_is_two_dimensional(kind):
+    made, accepted = every_statistic(SCHEMAS[kind]), set()
+    assert {type(one) for one in made} == set(STATISTICS)
+    for one in made:
+        try:
+            found, dimension = Unpacked(SCHEMAS[kind]).statistic(*sent(one))
+        except InvalidArgument:
+            continue
+        accepted.add(type(found))
+        rows = encode(table(), SCHEMAS[kind]).rows
+        assert found.total(rows, np.ones(rows.size), {}).shape == (dimension,)
+    numbers, labels = {TargetMean, MeanResidual, Moments, ResidualSizes}, {ClassShares, ScoreHistogram}
+    refused = {"classes": numbers | {LogMean, RatioMean}, "counts": labels}
+    assert set(STATISTICS) - accepted == refused.get(kind, labels | {LogMean, RatioMean})
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_is_accepted_is_within_its_bounds_for_every_record(asked, data):
     known, statistics = asked
-    tree, arrays = data.draw(changed_statistics(data.draw(st.sampled_from(statistics))))
+    of_recipe = data.draw(st.booleans())
+    made = data.draw(st.sampled_from(statistics if of_recipe else every_statistic(known)))
+    tree, arrays = data.draw(changed_statistics(made))
     try:
         statistic, dimension = Unpacked(known).statistic(tree, arrays)
     except InvalidArgument:
@@ -193,7 +256,7 @@ class TestRefused:
         if residuals.theta.ndim == 1:
             names = ("design", "theta", "bounds")
             changed = CountResiduals(**{name: getattr(residuals, name) for name in names}, offset=np.array(offset))
-            self.refuses(ClippedDescent(changed, 1.0), asked[0], "offset|no count|cannot be computed")
+            self.refuses(ClippedDescent(changed, 1.0), asked[0], "offset|another kind|cannot be computed")
 
     def test_shapes_that_are_not_those_of_the_columns(self, asked):
         statistic = of_kind(asked, ClippedDescent)
