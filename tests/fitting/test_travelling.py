@@ -195,6 +195,36 @@ def of_kind(asked, kind):
 BOUNDED = schema("regression")
 
 
+def only_at(value):
+    """A column whose score is -3.09 around this value, and 0 elsewhere: no made-up record is there."""
+    edges = np.array([0.0, value - 2, value - 1, value, value + 8, 100.0])
+    ranks = np.array([0.5, 0.5, 0.5, 0.001, 0.5, 0.5])
+    column = Column(edges, ranks, np.zeros(5, bool), 0.0, 1.0, 0.0, 1.0, False)
+    return Preparation((column,), (), (0,), whiten_scores=True)
+
+
+class TestOneRecordThatNoMadeUpOneIsLike:
+    """All of these were accepted, and one record showed through any noise."""
+
+    @pytest.mark.parametrize("offset", [-746.0, -750.0, 0.0, 709.0, 710.0])
+    def test_no_mean_is_lost_to_an_exponential_that_vanishes(self, offset):
+        """0 / 0 for a person of 42 alone: the answer of a site to the whole question was no number."""
+        model = LinearModel(Design(only_at(42.0), 0.1, 0.0), np.array([4.0, 30.0, 0.0]), offset)
+        for age in (0.0, 41.9, 42.0, 43.0, 100.0, math.nan):
+            record = Rows(np.array([[age]]), np.zeros((1, 0), int), np.ones(1))
+            assert 0 < RatioMean(model).total(record, np.ones(1), {})[0] <= RatioMean(model).longest
+
+    @pytest.mark.parametrize("scale", [1e-150, 1e-161, 4e-163, 1e-165, 5e-324])
+    def test_features_whose_squares_underflow_are_clipped(self, scale):
+        """9.3e10 times the radius with 4e-163, where counts may be as large as 1e100."""
+        known = Schema({"age": Number(0, 100)}, "visits", Counts(1e100))
+        design = Design(only_at(42.0), 1.0, 0.0, 0.0, np.array([[0.0], [scale], [0.0]]))
+        residuals = CountResiduals(design, np.zeros(1), np.array(-100.0), (-math.inf, math.inf))
+        statistic, _ = Unpacked(known).statistic(*sent(ClippedDescent(residuals, 1e-30)))
+        record = Rows(np.array([[42.0]]), np.zeros((1, 0), int), np.array([1e100]))
+        assert np.linalg.norm(statistic.total(record, np.ones(1), {})) <= statistic.longest * (1 + 1e-11)
+
+
 class TestRefused:
     def refuses(self, statistic, known=BOUNDED, match=None, change=lambda tree, arrays: None):
         tree, arrays = sent(statistic)
