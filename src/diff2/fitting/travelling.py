@@ -8,15 +8,16 @@ made-up records.
 vector of one public dimension, within the bounds that its class states; and whether it is returned depends on what was
 sent and on the schema, on no record.
 
-*Why.* Shapes are those that the schema implies (``shapes.py``); indices are tried on all categories and classes. Numbers
-are at most :math:`10^{30}`, what is divided by a radius, a cut or a size at least :math:`10^{-30}`, sums have at most
+*Why.* Shapes are those that the schema implies (``shapes.py``); indices are tried on all categories and classes.
+Numbers are at most :math:`10^{30}`, a radius, a cut, a spread or a size is at least :math:`10^{-30}`, sums have at most
 :math:`10^7` terms, and targets are at most :math:`10^{100}`. So, step by step, for every record:
 
-* ``standard`` is within 6 and ``score`` within 3 whatever a centre, a deviation or ranks are: infinite ones are clipped,
-  and those that are no number become 0. What is whitened is below :math:`10^{70}`, then clipped to 3. Angles are below
-  :math:`10^{40}`, so cosines are cosines.
-* Features before the matrix are within a ball: their squares stay below :math:`10^{130}`, and those that underflow belong
-  to vectors shorter than :math:`10^{-150}`. After it they are below :math:`10^{67}`, outputs below :math:`10^{105}`.
+* ``standard`` is within 6 and ``score`` within 3 whatever a centre, a deviation or ranks are: infinite ones are
+  clipped, and those that are no number become 0. What is whitened is below :math:`10^{70}`, then clipped to 3. Angles
+  are below :math:`10^{40}`, so cosines are cosines.
+* Features before the matrix are within a ball: their squares stay below :math:`10^{130}`, and those that underflow
+  belong to vectors shorter than :math:`10^{-150}`. After it they are below :math:`10^{67}`, outputs below
+  :math:`10^{105}`.
 * A gradient is a residual, at most :math:`10^{144}`, times features, whose length is raised by all that its squares may
   have lost: it is at most :math:`10^{220}`, and never too small. A factor that clips is at least :math:`10^{-250}`, and
   what it is multiplied with so much larger that nothing that is added is subnormal.

@@ -114,8 +114,8 @@ class Mechanism:
             )
         if mean.value.shape != (release.dimension,):  # one number of noise would be added to several
             raise LedgerError(
-                f"a value of shape {tuple(mean.value.shape)} cannot have noise for {release.dimension} numbers; nothing "
-                "was released. Give one vector, and its dimension"
+                f"a value of shape {tuple(mean.value.shape)} cannot have noise for {release.dimension} numbers; "
+                "nothing was released. Give one vector, and its dimension"
             )
         if release.mechanism == NONE:
             return self._recorded(Released(mean.value, release, 0.0))
