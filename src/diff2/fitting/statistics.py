@@ -20,7 +20,7 @@ from .second_moment import ROOT, as_vector, length_limited
 HISTOGRAM, WHITENING, TARGET, GRAM, NORMS, DESCENT = "histogram", "whitening", "target", "gram", "norms", "descent"
 CONSTANT = 0.5  # the first feature
 FREE = math.sqrt(1 - CONSTANT**2)  # the largest length of the others
-UNDERFLOW = 2.0**-530  # the root of more than a square loses where it is subnormal, or nothing
+UNDERFLOW = 2.0**-510  # the root of more than a square loses that is subnormal, or taken for zero
 
 
 @dataclass(frozen=True)

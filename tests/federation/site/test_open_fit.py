@@ -137,6 +137,21 @@ class TestNoise:
         monkeypatch.setattr("diff2.fitting.travelling.dimension_of", lambda statistic, schema: 3)
         assert refused(ask(site, MeanResidual(model, 2.0)), "an error at the site")
 
+    @pytest.mark.parametrize(("again", "same"), [(MEAN, True), (TargetMean(0.0, 10.0 + 1e-9), False)])
+    def test_an_older_copy_of_the_ledger_gives_no_second_value_under_the_same_noise(self, tmp_path, again, same):
+        """Their difference would be exact; the site does not remember that it has answered."""
+        site = sites_of(write_tables(tmp_path, POLICY), OWN)["north"]
+        open_fit(site, OWN)
+        old, answers = site.ledger.path.read_bytes(), []
+        for statistic in (MEAN, again):
+            site.ledger.path.write_bytes(old)
+            answers.append(ask(site, statistic))
+            site = sites_of(tmp_path)["north"]
+            open_fit(site, OWN)
+        value = site._runs[RUN]._table.total(MEAN, 1 / 400)
+        noise = [one.arrays["steps"] - np.rint(value / one.fields["grid"]) for one in answers]
+        assert (abs(noise[0][0] - noise[1][0]) < 2**20) == same  # of a deviation of 2^32
+
 
 class TestOpening:
     @pytest.mark.parametrize(
