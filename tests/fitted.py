@@ -10,9 +10,29 @@ import numpy as np
 from hypothesis import strategies as st
 
 import diff2
-from diff2.fitting.bounds import Zoom
+from diff2.fitting.bounds import Magnitudes, Zoom
+from diff2.fitting.columns import uniform_column
+from diff2.fitting.counts import CountResiduals, LogMean, RatioMean
+from diff2.fitting.evaluate import Moments, ScoreHistogram
+from diff2.fitting.linear import LinearModel
+from diff2.fitting.preparation import Preparation
+from diff2.fitting.scoring import CutDeviances, Errors, ErrorSizes
 from diff2.fitting.session import Session
+from diff2.fitting.statistics import (
+    ClassShares,
+    ClippedDescent,
+    ColumnHistograms,
+    Design,
+    Gram,
+    MeanResidual,
+    NormHistogram,
+    Residuals,
+    TargetMean,
+    WhiteningMoment,
+)
 from diff2.fitting.travelling import packed
+from diff2.fitting.tree_model import Binning, Half, Tree, TreeModel
+from diff2.fitting.trees import LeafSums, LeafWeights, PairScores, ResidualSizes
 from diff2.tables.kinds import Category, Classes, Date, Flag, Number, Regression
 from diff2.tables.schema import Schema
 
@@ -77,12 +97,40 @@ def watched():
         yield asked
 
 
+def every_statistic(known):
+    """Every statistic that is listed, also those that no recipe asks about such a target, in shapes that fit it."""
+    rng, classes = np.random.default_rng(3), len(known.target.values) if isinstance(known.target, Classes) else 0
+    ends = [(0.0, 1.0) if np.isnan(pair).any() else pair for pair in known.bounds]
+    preparation = Preparation(tuple(uniform_column(*pair) for pair in ends), known.widths, known.nullable)
+    design, shape = Design(preparation, 0.3, 0.0), (classes,) if classes else ()
+    linear = LinearModel(design, rng.normal(size=(preparation.width + 1, *shape)), np.zeros(shape))
+    parts = {"design": design, "theta": linear.theta, "offset": linear.offset}
+    half = Half(np.array([0, 1]), np.array([60, 180]))
+    tree, halves = Tree(half, half, np.zeros((16, *shape))), (half, half)
+    oblique = np.eye(len(known.bounds))
+    model = TreeModel(linear, Binning(oblique, tuple(np.arange(width) for width in known.widths), 1.0), (tree,))
+    errors, bounds, edges = (
+        Errors(linear, known.target, (0.0, 10.0), np.zeros(shape)),
+        (0.0, 10.0),
+        np.array([0.1, 1.0]),
+    )
+    found = [ClippedDescent(kind(**parts, bounds=bounds), 0.5) for kind in (Residuals, CountResiduals)]
+    residuals = [one.residuals for one in found]
+    found += [one for part in residuals for one in (NormHistogram(part, edges), MeanResidual(part, 2.0))]
+    found += [ColumnHistograms((edges,) * len(known.bounds)), WhiteningMoment(preparation), Gram(design)]
+    found += [TargetMean(0.0, 10.0), ClassShares(classes or 11), LogMean(10.0), RatioMean(linear)]
+    found += [Magnitudes((0,), True), Zoom((0,), np.array([[0.0, 1.0]]), False)]
+    found += [ResidualSizes(model, bounds, edges), LeafSums(model, tree, 0.5, bounds), LeafWeights(model, tree)]
+    found += [PairScores(model, halves, halves, 0.5, bounds, np.ones(classes) / classes if classes else None)]
+    return [*found, ErrorSizes(errors, edges), CutDeviances(errors, 0.5), ScoreHistogram(errors), Moments(errors, 1.0)]
+
+
 @st.composite
 def changed_statistics(draw, statistic):
     """A statistic as it may arrive: numbers and arrays changed, also to what overflows or has other shapes."""
     tree, arrays = packed(statistic)
     tree, arrays = json.loads(json.dumps(tree)), dict(arrays)
-    factors = st.sampled_from([0.0, 1.0, -1.0, 1e-40, 1e15, 1e26, 1e29, 1e31, 1e200, math.nan])
+    factors = st.sampled_from([0.0, 1.0, -1.0, 5e-324, 1e-162, 1e-40, 1e15, 1e26, 1e29, 1e31, 1e200, math.nan])
     for name in draw(st.lists(st.sampled_from(sorted(arrays)), max_size=2)) if arrays else []:
         with np.errstate(all="ignore"):
             changed = np.asarray(arrays.pop(name, np.zeros(1)).astype(np.float64) * draw(factors))
@@ -93,7 +141,7 @@ def changed_statistics(draw, statistic):
     numbers = list(_numbers(tree))
     if numbers and draw(st.booleans()):
         table, key = draw(st.sampled_from(numbers))
-        table[key] = draw(st.sampled_from([0, 0.0, 1, -1.0, 1e-31, 1e-30, 1e30, "inf", True, 9]))
+        table[key] = draw(st.sampled_from([0, 0.0, 1, -1.0, 5e-324, 1e-31, 1e-30, 1e30, -746.0, "inf", True, 9]))
     if draw(st.sampled_from([False] * 9 + [True])):
         tree[draw(st.sampled_from([*tree, "longest"]))] = draw(st.sampled_from([None, [], "x", 1e-9, dict(tree)]))
     return tree, arrays

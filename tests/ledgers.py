@@ -33,7 +33,9 @@ KINDS = [
     "fit",
     "fit, groups, clients alike",
     "evaluate",
+    "select",
 ]
+OF_FITS = ("fit", "evaluate", "select")
 TARGET = Regression(0, 10)
 RUN_FILE = """
 [data]
@@ -71,7 +73,7 @@ def lines_of(kind):
             write_folder(folder, RUN_FILE, north=20, south=15)
             train_run_file(read_run_file(folder / "run.toml"), folder / "run")
             folder = folder / "run"
-        elif kind.startswith(("fit", "evaluate")):
+        elif kind.startswith(OF_FITS):
             _fit(kind, folder)
         else:
             run(kind, budget=PRIVATE, seed=None, directory=folder)
@@ -79,7 +81,7 @@ def lines_of(kind):
 
 
 def _fit(kind, folder):
-    """Fit trees to a small table, or evaluate them; a column without bounds has them released."""
+    """Fit trees to a small table, evaluate or select them; a column without bounds has them released."""
     whose = {"unit": "group", "weighting": "clients"} if "groups" in kind else {}
     roles = {"clients": "hospital", "groups": "person"} if whose else {}
     known = Schema(
@@ -87,6 +89,10 @@ def _fit(kind, folder):
     )
     with few_trees(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if kind == "select":
+            diff2.select(table(), {"a": known, "b": known}, epsilon=2.0, directory=folder / "selected")
+            (folder / "selected" / "ledger.jsonl").rename(folder / "ledger.jsonl")
+            return
         made = diff2.fit(table(), known, epsilon=2.0, directory=folder if kind != "evaluate" else None, **whose)
         if kind == "evaluate":
             diff2.evaluate(made, table(seed=1), epsilon=2.0, directory=folder)

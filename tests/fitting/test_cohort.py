@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diff2.fitting.cohort import TableCohort
+from diff2.fitting.directory import tag
+from diff2.fitting.opening import by_client
 from diff2.fitting.statistics import ClassShares, TargetMean
 from diff2.tables.encode import Encoded
 from diff2.tables.rows import Rows
@@ -49,3 +51,13 @@ def test_replacing_a_whole_unit(statistic, unit, weighting, seed):
     moved = np.linalg.norm(after.value - before.value)
     assert moved <= before.release.sensitivity * (1 + before.rounding) + 1e-15
     assert np.linalg.norm(after.value) <= before.release.clip * (1 + 1e-12)
+
+
+def test_one_long_label_is_no_reason_to_fail():
+    """In an array of texts every one takes as much room as the longest: 186 GiB here, for one record's sake."""
+    labels = np.array(["a", "b"] * 2500, dtype=object)
+    labels[7] = "b" * 10_000_000
+    groups = Encoded(*client(np.ones(5000), labels, np.ones(5000, bool))[:2], labels, labels)
+    assert TableCohort([groups], unit="group").census.sizes == (3,)
+    assert [one.rows.size for one in by_client(groups)] == [2500, 2499, 1]
+    assert tag(b"key", [labels]) != tag(b"key", [labels[::-1]])

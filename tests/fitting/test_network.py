@@ -196,6 +196,34 @@ def test_a_module_of_ones_own_is_fitted_saved_and_loaded(module, tmp_path):
         found.to_onnx(tmp_path / "model.onnx")
 
 
+class Keeper(nn.Module):
+    """Keeps what it sees, as an attribute and, if it is not merely tried, as a buffer, which is saved."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.hidden = nn.Linear(WIDTH, 1), []
+        self.register_buffer("seen", torch.zeros(WIDTH))
+
+    def forward(self, x):
+        self.hidden.append(x)
+        if x.ndim == 2 and len(x) > 100:
+            self.seen = x.detach()[0].to(self.seen)
+        return self.linear(x)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_module_that_keeps_what_it_sees_has_seen_no_record(tmp_path):
+    """Neither of the fit nor of its score, nor of an evaluation. All 400 records were in it."""
+    keeper = Keeper()
+    found = fitted("regression", method="network", model=keeper, directory=tmp_path)
+    diff2.evaluate(found, table(seed=1), epsilon=8.0, seed=0)
+    found.predict(table(200))
+    for module in (keeper, found.model.module, FittedModel.load(tmp_path, module=keeper).model.module):
+        assert not any(x.any() for x in module.hidden)
+        assert not module.seen.any()
+    assert not found.model.state[0].any()
+
+
 def test_a_model_that_needs_no_module_refuses_one(model, tmp_path):
     folder = model.save(tmp_path / "model")
     with pytest.raises(InvalidArgument, match="needs no module"):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from diff2.fitting import fit
 from diff2.fitting.asking import Answer
+from diff2.fitting.evaluate import Moments, ScoreHistogram
 from diff2.fitting.health import Health, Stage, Watch
 from diff2.fitting.scoring import CutDeviances, Errors, ErrorSizes, poisson_deviance, score_of
 from diff2.tables.kinds import Classes, Counts, Regression
@@ -50,6 +52,22 @@ class TestSensitivity:
             first, second = (statistic.total(record, np.array([0.5]), {}) for record in (one, other))
             assert np.linalg.norm(first - second) == pytest.approx(0.5 * statistic.diameter, rel=1e-12)
             assert max(np.linalg.norm(first), np.linalg.norm(second)) <= 0.5 * statistic.longest * (1 + 1e-12)
+
+    @pytest.mark.parametrize("output", [math.nan, math.inf, -math.inf, 1.7e308, -1.7e308, 5e-324])
+    @pytest.mark.parametrize("other", [0.0, math.inf, -1.7e308])
+    def test_a_model_that_somebody_else_made_singles_no_record_out(self, output, other):
+        """Of classes, one record for which outputs overflow made the whole score -17,729,524."""
+        counts = Errors(Outputs(), Counts(9), (0.0, 9.0), 2.0)
+        record, usual = rows([[output, other]], [1]), rows([[0.5, 0.2]], [1])
+        for errors in (NUMBERS, TWO, replace(TWO, model=Outputs(3)), counts, replace(counts, bounds=(0.0, math.inf))):
+            if errors.target is TWO.target and errors.model.width == 3:
+                record, usual = rows([[output, other, 1.0]], [1]), rows([[0.5, 0.2, 0.1]], [1])
+            numbers = errors.target is not TWO.target
+            asked = [ErrorSizes(errors, np.array([0.1, 1.0])), CutDeviances(errors, 0.5)]
+            for statistic in [*asked, Moments(errors, 2.0) if numbers else ScoreHistogram(errors)]:
+                first, second = (statistic.total(one, np.ones(1), {}) for one in (record, usual))
+                assert np.linalg.norm(first) <= statistic.longest * (1 + 1e-12)
+                assert np.linalg.norm(first - second) <= statistic.diameter * (1 + 1e-12)
 
     def test_no_output_makes_a_record_longer(self):
         rng = np.random.default_rng(0)

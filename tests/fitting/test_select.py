@@ -4,6 +4,7 @@ import json
 import math
 import warnings
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import scipy.stats
 
 import diff2
 from diff2.planning.filter import Filter
+from diff2.planning.project import set_limit, standing
 from diff2.planning.verify import verify
 from diff2.privacy import Budget, NoiseSource
 from diff2.privacy.accounting import gdp_epsilon
@@ -74,6 +76,34 @@ def test_the_better_candidate_is_chosen_and_the_ledger_states_the_total(tmp_path
     again = diff2.FittedModel.load(tmp_path)
     np.testing.assert_array_equal(again.predict(TABLE), model.predict(TABLE))
     assert "epsilon 6 at delta 1e-05" in model.report()
+
+
+def test_the_time_in_the_ledger_is_not_that_of_the_repetition(monkeypatch):
+    """It told how many repetitions came before the best one, and that number has to stay secret."""
+    times = iter(f"2031-01-01T00:00:{second:02}+00:00" for second in range(60))
+    monkeypatch.setattr(
+        "diff2.fitting.opening.datetime",
+        SimpleNamespace(now=lambda zone: SimpleNamespace(isoformat=lambda **_: next(times))),
+    )
+    with few_trees():
+        _, model = diff2.select(TABLE, CANDIDATES, epsilon=6.0, delta=1e-5, repetitions=8, seed=1)
+    assert model.ledger.header["time"] == "2031-01-01T00:00:00+00:00"
+    assert next(times) == "2031-01-01T00:00:02+00:00"  # one for each candidate, however many repetitions there were
+
+
+def test_a_project_counts_it_and_keeps_its_limit(tmp_path):
+    """It was fitted and saved whatever the limit was, and found in the books only afterwards."""
+    set_limit(tmp_path, Budget(4.0, 1e-5))
+    with few_trees():
+        diff2.select(TABLE, CANDIDATES, epsilon=3.0, delta=1e-5, directory=tmp_path / "first")
+        spent = standing(tmp_path).epsilon
+        assert spent == pytest.approx(3.0, rel=1e-3)
+        assert len(standing(tmp_path).runs) == 1
+        with pytest.raises(diff2.BudgetExceeded, match="Nothing was released"):
+            diff2.select(TABLE, CANDIDATES, epsilon=3.0, delta=1e-5, directory=tmp_path / "second")
+    assert not (tmp_path / "second").exists()
+    (tmp_path / "first" / "ledger.jsonl").unlink()
+    assert standing(tmp_path).epsilon == pytest.approx(spent, rel=1e-3)
 
 
 def test_among_many_repetitions_the_one_that_explains_wins():

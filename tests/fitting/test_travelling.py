@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,16 +17,20 @@ import diff2
 import diff2.fitting
 from diff2.errors import InvalidArgument
 from diff2.fitting.bounds import Magnitudes, Zoom
-from diff2.fitting.counts import CountResiduals, LogMean
-from diff2.fitting.statistics import ClassShares, ClippedDescent, Residuals, TargetMean
+from diff2.fitting.columns import Column
+from diff2.fitting.counts import CountResiduals, LogMean, RatioMean
+from diff2.fitting.evaluate import Moments, ScoreHistogram
+from diff2.fitting.linear import LinearModel
+from diff2.fitting.preparation import Preparation
+from diff2.fitting.statistics import ClassShares, ClippedDescent, Design, MeanResidual, Residuals, TargetMean
 from diff2.fitting.travelling import STATISTICS, Unpacked, dimension_of, packed
 from diff2.fitting.tree_model import Half
-from diff2.fitting.trees import LeafSums, LeafWeights, PairScores
+from diff2.fitting.trees import LeafSums, LeafWeights, PairScores, ResidualSizes
 from diff2.tables.encode import encode
 from diff2.tables.kinds import Counts, Number, Regression
 from diff2.tables.rows import Rows
 from diff2.tables.schema import Schema
-from fitted import changed_statistics, few_trees, schema, table, watched
+from fitted import changed_statistics, every_statistic, few_trees, schema, table, watched
 
 SCHEMAS = {
     "regression": schema("regression"),
@@ -99,11 +104,30 @@ CELLS = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_every_statistic_is_accepted_for_some_target_and_none_is_two_dimensional(kind):
+    made, accepted = every_statistic(SCHEMAS[kind]), set()
+    assert {type(one) for one in made} == set(STATISTICS)
+    for one in made:
+        try:
+            found, dimension = Unpacked(SCHEMAS[kind]).statistic(*sent(one))
+        except InvalidArgument:
+            continue
+        accepted.add(type(found))
+        rows = encode(table(), SCHEMAS[kind]).rows
+        assert found.total(rows, np.ones(rows.size), {}).shape == (dimension,)
+    numbers, labels = {TargetMean, MeanResidual, Moments, ResidualSizes}, {ClassShares, ScoreHistogram}
+    refused = {"classes": numbers | {LogMean, RatioMean}, "counts": labels}
+    assert set(STATISTICS) - accepted == refused.get(kind, labels | {LogMean, RatioMean})
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_is_accepted_is_within_its_bounds_for_every_record(asked, data):
     known, statistics = asked
-    tree, arrays = data.draw(changed_statistics(data.draw(st.sampled_from(statistics))))
+    of_recipe = data.draw(st.booleans())
+    made = data.draw(st.sampled_from(statistics if of_recipe else every_statistic(known)))
+    tree, arrays = data.draw(changed_statistics(made))
     try:
         statistic, dimension = Unpacked(known).statistic(tree, arrays)
     except InvalidArgument:
@@ -130,6 +154,40 @@ def of_kind(asked, kind):
 
 
 BOUNDED = schema("regression")
+
+
+def only_at(value):
+    """A column whose score is -3.09 around this value, and 0 elsewhere: no made-up record is there."""
+    edges = np.array([0.0, value - 2, value - 1, value, value + 8, 100.0])
+    ranks = np.array([0.5, 0.5, 0.5, 0.001, 0.5, 0.5])
+    column = Column(edges, ranks, np.zeros(5, bool), 0.0, 1.0, 0.0, 1.0, False)
+    return Preparation((column,), (), (0,), whiten_scores=True)
+
+
+class TestOneRecordThatNoMadeUpOneIsLike:
+    """All of these were accepted, and one record showed through any noise."""
+
+    @pytest.mark.parametrize("offset", [-746.0, -750.0, 0.0, 709.0, 710.0])
+    def test_no_mean_is_lost_to_an_exponential_that_vanishes(self, offset):
+        """0 / 0 for a person of 42 alone: the answer of a site to the whole question was no number."""
+        model = LinearModel(Design(only_at(42.0), 0.1, 0.0), np.array([4.0, 30.0, 0.0]), offset)
+        for age in (0.0, 41.9, 42.0, 43.0, 100.0, math.nan):
+            record = Rows(np.array([[age]]), np.zeros((1, 0), int), np.ones(1))
+            assert 0 < RatioMean(model).total(record, np.ones(1), {})[0] <= RatioMean(model).longest
+
+    @pytest.mark.parametrize("scale", [1e-150, 1e-154, 1e-155, 1e-161, 4e-163, 1e-165, 5e-324])
+    def test_features_whose_squares_underflow_are_clipped(self, scale):
+        """9.3e10 times the radius with 4e-163, where counts may be as large as 1e100."""
+        known = Schema({"age": Number(0, 100)}, "visits", Counts(1e100))
+        design = Design(only_at(42.0), 1.0, 0.0, 0.0, np.array([[0.0], [scale], [0.0]]))
+        residuals = CountResiduals(design, np.zeros(1), np.array(-100.0), (-math.inf, math.inf))
+        statistic, _ = Unpacked(known).statistic(*sent(ClippedDescent(residuals, 1e-30)))
+        record = Rows(np.array([[42.0]]), np.zeros((1, 0), int), np.array([1e100]))
+        for flushed in (False, True):  # subnormal numbers taken for zero
+            torch.set_flush_denormal(flushed)
+            found = statistic.total(record, np.ones(1), {})
+            torch.set_flush_denormal(False)
+            assert np.linalg.norm(found) <= statistic.longest * (1 + 1e-11)
 
 
 class TestRefused:
@@ -193,7 +251,7 @@ class TestRefused:
         if residuals.theta.ndim == 1:
             names = ("design", "theta", "bounds")
             changed = CountResiduals(**{name: getattr(residuals, name) for name in names}, offset=np.array(offset))
-            self.refuses(ClippedDescent(changed, 1.0), asked[0], "offset|no count|cannot be computed")
+            self.refuses(ClippedDescent(changed, 1.0), asked[0], "offset|another kind|cannot be computed")
 
     def test_shapes_that_are_not_those_of_the_columns(self, asked):
         statistic = of_kind(asked, ClippedDescent)

@@ -162,6 +162,31 @@ def test_an_owner_of_several_rows_of_any_scale_is_no_longer_than_the_radius(inpu
     assert longest(engine, case, 10.0**radius, 0.1, groups) <= ALLOWED
 
 
+@pytest.fixture
+def flushed():
+    """Subnormal numbers are taken for zero, as many programs have it for speed."""
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot")
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.usefixtures("flushed")
+@pytest.mark.parametrize("small", [3e-19, 1e-19, 1e-20, 1e-21])
+@pytest.mark.parametrize("big", [1e15, 1e18])
+def test_products_of_positions_that_underflow_are_paid_for(big, small):
+    """Without what squares may lose, a record was 156 times as long as its radius."""
+    torch.manual_seed(0)
+    head = nn.Linear(60, 1, bias=False).requires_grad_(False)
+    head.weight.data.mul_(small * 8)
+    model = nn.Sequential(nn.Linear(20, 30, bias=False), nn.Flatten(), head)
+    records = Records.of(torch.randn(3, 2, 20) * big, torch.zeros(3, 1))
+    engine = make_engine("ghost", model, lambda outputs, targets: outputs.sum(1), records)
+    for radius in (1e-3, 1e-9, 1e-15):
+        record = Records(*(part[:1] for part in records))
+        assert float(gradient(engine, start_of(model), record, radius).norm()) <= radius * ALLOWED
+
+
 @pytest.mark.parametrize("name", ["positions", "conv", "rows"])
 def test_a_record_of_usual_scale_is_not_shortened_more_than_needed(name):
     case = case_of(name, 1e4, 1e-2)

@@ -31,6 +31,15 @@ class TestChoice:
         counts = np.bincount([choose(SOURCE, np.full(3, 10**15), 2**RATE_BITS, i) for i in range(3000)], minlength=3)
         assert chisquare(counts).pvalue > 1e-4
 
+    def test_other_scores_are_chosen_from_by_draws_of_their_own(self):
+        """A choice that is made again, of other scores, tells no more than a second choice."""
+        one, other = np.zeros(1000, np.int64), np.ones(1000, np.int64)
+        mechanisms = [Mechanism(Ledger(HEADER), NoiseSource(bytes([i]) * 32, private=True)) for i in range(3)]
+        chosen = [
+            [release_choice(m, scores, 2, 0.1, 1, "structure") for m in mechanisms] for scores in (one, one, other)
+        ]
+        assert chosen[0] == chosen[1] != chosen[2]
+
     def test_it_is_recorded_before_it_is_made_and_priced(self):
         ledger = Ledger(HEADER)
         release_choice(Mechanism(ledger, SOURCE), np.array([1, 2, 3]), 2, 0.5, 1, "structure")

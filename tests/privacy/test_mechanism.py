@@ -150,6 +150,16 @@ def test_what_cannot_be_hidden_is_refused_and_nothing_is_written(change, error, 
     assert len(ledger) == 0
 
 
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1), (), (2,), (4,)])
+def test_a_value_that_is_not_one_vector_of_its_dimension_is_refused(shape):
+    """Noise of another shape would be the same for several numbers, whose differences would then be exact."""
+    ledger = in_memory_ledger()
+    mean = replace(mean_of(np.zeros(3), 0.25), value=np.zeros(shape))
+    with pytest.raises(LedgerError, match="cannot have noise for 3 numbers"):
+        Mechanism(ledger, NoiseSource.from_seed(1)).release(mean, 3.0)
+    assert len(ledger) == 0
+
+
 @pytest.mark.parametrize(
     ("change", "multiplier"),
     [({}, 3.0), ({"sensitivity": 0.0}, 3.0), ({}, 0.0), ({"leaves": 2}, 3.0)],

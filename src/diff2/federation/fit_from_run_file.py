@@ -12,6 +12,7 @@ import numpy as np
 
 from .._files import owner_only
 from ..errors import InvalidArgument
+from ..fitting.cohort import label_numbers
 from ..runfile.fit import FitFile
 from ..tables.files import read_tables
 from ..tables.frames import Frame, as_frame
@@ -45,9 +46,9 @@ def client_tables(run: FitFile) -> dict[str, Frame]:
     if missing:
         raise InvalidArgument(f"[data] lacks the columns {', '.join(map(repr, missing))} of the schema")
     texts = {name: frame[name].mapped(lambda text: text or "", object) for name in run.schema.names}
-    clients = texts[column].astype(str)
+    names, numbers = label_numbers(texts[column])
     return {
-        str(name): as_frame({key: one[clients == name] for key, one in texts.items()}) for name in np.unique(clients)
+        name: as_frame({key: one[numbers == place] for key, one in texts.items()}) for place, name in enumerate(names)
     }
 
 

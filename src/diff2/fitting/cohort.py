@@ -112,10 +112,18 @@ def diameter_of(statistic: Statistic) -> float:
     return max(statistic.diameter, statistic.longest)
 
 
+def label_numbers(labels: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Return the different labels in order, and the place of each record's; no long one makes others take more room."""
+    texts = [str(label) for label in labels.tolist()]
+    names = sorted(set(texts))
+    places = {name: place for place, name in enumerate(names)}
+    return names, np.array([places[text] for text in texts], dtype=np.int64)
+
+
 def _unit_numbers(client: Encoded, unit: str) -> np.ndarray:
     """Return the number of each record's unit."""
     if unit == "client":
         return np.zeros(client.rows.size, dtype=np.int64)
     if unit == "record" or client.groups is None:
         return np.arange(client.rows.size)
-    return np.unique(client.groups.astype(str), return_inverse=True)[1]
+    return label_numbers(client.groups)[1]

@@ -88,8 +88,8 @@ class RatioMean:
     diameter: float = MOST_RATIO
 
     def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
-        ratios = expected_counts(self.model, self.model.outputs(rows, cache)) / math.exp(float(self.model.offset))
-        return np.array([weights @ np.minimum(ratios, MOST_RATIO)])
+        moved = self.model.outputs(rows, cache) - self.model.offset
+        return np.array([weights @ np.minimum(np.exp(np.clip(moved, -REACH, REACH)), MOST_RATIO)])
 
 
 def mean_and_bound(ask: Ask, mu: float, high: float) -> tuple[float, float]:

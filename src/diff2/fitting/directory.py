@@ -63,7 +63,7 @@ class FitDirectory:
                 raise CheckpointError(f"{self._resume} is not what a fit writes; choose another directory")
             self.noise = NoiseSource(bytes.fromhex(found["key"]), private=found["private"])
             require_same_settings(self._resume, mine, found["settings"])
-            if found["records"] != _tag(self.noise.key, records):
+            if found["records"] != tag(self.noise.key, records):
                 raise CheckpointError(
                     f"{self._resume} belongs to a fit on other records of the same numbers: what was released would be "
                     "released a second time. Restore the records, or choose another directory"
@@ -71,9 +71,9 @@ class FitDirectory:
         else:
             refuse_folder(path)
             parts = list(records)
-            enter(Path(path), header, lambda key: bytes.fromhex(_tag(key, parts)))
+            enter(Path(path), header, lambda key: bytes.fromhex(tag(key, parts)))
             document = {"key": self.noise.key.hex(), "private": self.noise.private, "settings": mine}
-            document["records"] = _tag(self.noise.key, parts)
+            document["records"] = tag(self.noise.key, parts)
             write_whole(self._resume, to_json(document).encode(), secret=True)
         ledger = Path(path) / LEDGER
         if ledger.exists() and b"\n" not in ledger.read_bytes():
@@ -92,14 +92,17 @@ def is_unfinished(path: str | os.PathLike[str]) -> bool:
     return (Path(path) / RESUME).exists()
 
 
-def _tag(key: bytes, records: Iterable[np.ndarray | None]) -> str:
+def tag(key: bytes, records: Iterable[np.ndarray | None]) -> str:
     """Return a hash of all records that says nothing without the key."""
     digest = hmac.new(key, digestmod=hashlib.blake2b)
     for part in records:
         if part is None:
             digest.update(b"none;")
             continue
-        data = part.astype(str) if part.dtype == object else part
-        digest.update(f"{data.shape} {data.dtype.str};".encode())
-        digest.update(np.ascontiguousarray(data).data.cast("B") if data.size else b"")
+        digest.update(f"{part.shape} {part.dtype.str};".encode())
+        if part.dtype == object:  # labels, each as long as it is
+            for text in (str(label).encode("utf-8", "surrogatepass") for label in part.tolist()):
+                digest.update(len(text).to_bytes(8, "big") + text)
+        else:
+            digest.update(np.ascontiguousarray(part).data.cast("B") if part.size else b"")
     return digest.hexdigest()

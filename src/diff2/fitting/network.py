@@ -110,7 +110,7 @@ def fit_network(
     engine, _ = build_engine(own, what.loss, shapes_of(preparation.width, what.outputs))
     learner = Learner(preparation, what, engine, weight)
     params = Descent(learner, generator).run(ask, left, mu * math.sqrt(NORMS_SHARE))
-    trained = learner.engine.flat.trained_module(params)
+    trained = FlatModule(own).trained_module(params)  # not the engine's module, which may keep what it has seen
     if module is None:
         weights, biases = (
             tuple(

@@ -20,7 +20,7 @@ from ..privacy.release import REPLACE_ONE
 from ..tables.encode import Encoded
 from ..tables.rows import Rows
 from ..tables.schema import Schema
-from .cohort import Census, TableCohort
+from .cohort import Census, TableCohort, label_numbers
 from .directory import FitDirectory
 from .session import Progress, Session
 
@@ -155,8 +155,8 @@ def by_client(encoded: Encoded) -> list[Encoded]:
     """Return the records of each client."""
     if encoded.clients is None:
         return [encoded]
-    names = encoded.clients.astype(str)
-    return [_chosen(encoded, names == name) for name in np.unique(names)]
+    names, numbers = label_numbers(encoded.clients)
+    return [_chosen(encoded, numbers == place) for place in range(len(names))]
 
 
 def _chosen(encoded: Encoded, chosen: np.ndarray) -> Encoded:

@@ -49,8 +49,9 @@ class ModuleModel:
             raise InvalidArgument(
                 "this model is a module of your own: load it with FittedModel.load(folder, module=...)"
             )
+        seeing = copy.deepcopy(self.module)  # a module may keep what it sees: this one is thrown away
         with torch.no_grad():
-            values = self.module(torch.from_numpy(self.preparation.inputs(rows))).numpy()
+            values = seeing(torch.from_numpy(self.preparation.inputs(rows))).numpy()
         return scaled(values, self.scale, self.offset)
 
     def having(self, module: Any) -> ModuleModel:

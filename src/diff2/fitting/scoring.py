@@ -9,6 +9,9 @@ tells a size c above which no errors stand out of the noise. Then the sums of :m
 are released, for classes also how many records are predicted right and how many wrong: distance :math:`\sqrt 2`, or 2.
 Errors beyond c count as c; if few records with huge errors decide, the share is that of all others.
 
+A model may be anybody's, and its outputs anything, for one record alone: they are made finite first. So each record's
+part is within its bounds, and the guarantee is for these records whoever made the model.
+
 Intervals (95 %) account for the noise and, by the fourth moments that the histogram shows, for the sampling of records.
 """
 
@@ -20,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ..tables.kinds import Classes, Counts, Regression, Target
+from ..tables.kinds import LARGEST, Classes, Counts, Regression, Target
 from ..tables.rows import Rows
 from .asking import Ask
 from .bounds import standing_out
@@ -97,12 +100,13 @@ class Errors:
         return 4 * math.sqrt(self.bounds[1] + 1)
 
     def predictions(self, rows: Rows, cache: dict[Any, Any]) -> np.ndarray:
-        """Return numbers within the bounds, or logarithms of probabilities."""
-        outputs = self.model.outputs(rows, cache)
-        if isinstance(self.target, Classes):
-            return log_shares(outputs)
-        found = expected_counts(self.model, outputs) if isinstance(self.target, Counts) else outputs
-        return np.clip(found, *self.bounds)
+        """Return numbers within the bounds, or logarithms of probabilities, finite whatever the model gives."""
+        with np.errstate(all="ignore"):  # a model that somebody else made may overflow, for some records only
+            outputs = finite(self.model.outputs(rows, cache))
+            if isinstance(self.target, Classes):
+                return log_shares(outputs)
+            found = expected_counts(self.model, outputs) if isinstance(self.target, Counts) else outputs
+            return np.clip(finite(found), *self.bounds)
 
     def of(self, rows: Rows, cache: dict[Any, Any]) -> tuple[np.ndarray, np.ndarray]:
         """Return (rows, 2) errors, and predictions."""
@@ -116,6 +120,11 @@ class Errors:
         if isinstance(self.target, Counts):
             return np.sqrt(poisson_deviance(wanted[:, None], both)), found
         return np.abs(wanted[:, None] - both), found
+
+
+def finite(outputs: np.ndarray) -> np.ndarray:
+    """Return numbers of at most 1e100; what is none becomes 0."""
+    return np.clip(np.nan_to_num(outputs), -LARGEST, LARGEST)
 
 
 def log_shares(outputs: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from .._validate import at_least
 from ..errors import InvalidArgument
 from ..planning.filter import Filter
+from ..planning.project import enter, require_within_limit
 from ..privacy import Ledger, Mechanism, NoiseSource
 from ..privacy.accounting import gdp_epsilon
 from ..privacy.guarantee import SELECTION
@@ -25,9 +26,11 @@ from ..tables.encode import encode
 from ..tables.frames import as_frame
 from ..tables.schema import Schema
 from .cohort import TableCohort
+from .directory import tag
 from .fit import algorithm_of, fitted
 from .model import FittedModel
 from .opening import Opened, Terms, budget_of, by_client, delta_of, header_of, public_draws
+from .saving import refuse_folder
 from .session import Session
 
 
@@ -65,23 +68,32 @@ def select(
     mean = 2 * len(candidates) if repetitions is None else repetitions
     at_least("repetitions", mean, 1)
     terms, frame = Terms(epsilon, delta, unit, weighting, seed, directory), as_frame(data)
-    cohorts = {}
+    cohorts, records = {}, list[Any]()
     for name, schema in candidates.items():
         terms.check(schema)
-        cohorts[name] = TableCohort(by_client(encode(frame, schema)), unit=unit, weighting=weighting)
+        encoded = encode(frame, schema)
+        cohorts[name] = TableCohort(by_client(encoded), unit=unit, weighting=weighting)
+        records += [*encoded.rows, encoded.usable, encoded.clients, encoded.groups]
     names, sizes = list(candidates), next(iter(cohorts.values())).census.sizes
     budget = budget_of(epsilon, delta_of(delta, sum(sizes)))
     budget.warn()
     one_fit = gdp_epsilon(Filter(budget, mean).mu, budget.delta)
+    headers: dict[str, dict[str, Any]] = {}
+    for name, schema in candidates.items():  # of one time: that of a repetition would tell how many came before it
+        algorithm = {**algorithm_of(schema), "name": SELECTION, "candidates": names, "repetitions": mean}
+        header = header_of(schema, budget, terms, sizes, algorithm, schema.leaks())
+        began = headers[names[0]]["time"] if headers else header["time"]
+        headers[name] = {**header, "planned": Filter(budget, mean).planned(), "time": began}
+    if directory is not None:
+        refuse_folder(directory)
+    require_within_limit(directory, headers[names[0]])
     source = NoiseSource.from_system() if seed is None else NoiseSource.from_seed(seed)
     best: Selected | None = None
     for number in range(drawn_repetitions(source, mean)):
         name = names[source.integer(len(names), "candidate", number)]
         noise = NoiseSource(source.bytes(KEY_BYTES, "repetition", number), private=source.private)
         schema, filter = candidates[name], Filter(budget, mean)
-        algorithm = {**algorithm_of(schema), "name": SELECTION, "candidates": names, "repetitions": mean}
-        header = header_of(schema, budget, terms, sizes, algorithm, schema.leaks())
-        ledger = Ledger({**header, "planned": filter.planned()})
+        ledger = Ledger(headers[name])
         session = Session(cohorts[name], Mechanism(ledger, noise), filter)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # which would tell of models that are not published
@@ -90,6 +102,7 @@ def select(
             best = Selected(name, model)
     if best is None:
         raise InvalidArgument(f"expected repetitions to give at least one fit, got repetitions={mean!r}; raise it")
+    enter(directory, best.model.ledger.header, lambda key: bytes.fromhex(tag(key, records)))
     if directory is not None:
         best.model.save(directory)
     return best

@@ -20,6 +20,7 @@ from .second_moment import ROOT, as_vector, length_limited
 HISTOGRAM, WHITENING, TARGET, GRAM, NORMS, DESCENT = "histogram", "whitening", "target", "gram", "norms", "descent"
 CONSTANT = 0.5  # the first feature
 FREE = math.sqrt(1 - CONSTANT**2)  # the largest length of the others
+UNDERFLOW = 2.0**-510  # the root of more than a square loses that is subnormal, or taken for zero
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,8 @@ class Design:
             found = self.bounded(rows)
             found[:, 1:] -= self.centre
             cache["features"] = found if self.matrix is None else found @ self.matrix
-            cache["lengths"] = np.linalg.norm(cache["features"], axis=1)
+            lost = UNDERFLOW * math.sqrt(cache["features"].shape[1])  # at most, of a length whose squares underflow
+            cache["lengths"] = np.linalg.norm(cache["features"], axis=1) + lost
             cache["design"] = self
         return cache["features"]
 

@@ -6,12 +6,27 @@ made-up records.
 
 *Formal guarantee.* A statistic that :meth:`Unpacked.statistic` returns has, for every record of the schema, a finite
 vector of one public dimension, within the bounds that its class states; and whether it is returned depends on what was
-sent and on the schema, on no record. *Why.* Arrays have the shapes that the schema implies (``shapes.py``), and
-indices are tried on all categories and classes. Numbers are at most :math:`10^{30}`, and what is divided by at least
-:math:`10^{-30}`: features are then below :math:`10^{70}`, outputs below :math:`10^{110}`, lengths of gradients below
-:math:`10^{290}`, and nothing overflows on its way to where it is clipped. (Nor does it underflow: residuals are at most
-:math:`10^{110}`, so gradients whose squares vanish are far below every radius.) Targets enter by monotone functions,
-which are tried at both ends of their range.
+sent and on the schema, on no record.
+
+*Why.* Shapes are those that the schema implies (``shapes.py``); indices are tried on all categories and classes.
+Numbers are at most :math:`10^{30}`, a radius, a cut, a spread or a size is at least :math:`10^{-30}`, sums have at most
+:math:`10^7` terms, and targets are at most :math:`10^{100}`. So, step by step, for every record:
+
+* ``standard`` is within 6 and ``score`` within 3 whatever a centre, a deviation or ranks are: infinite ones are
+  clipped, and those that are no number become 0. What is whitened is below :math:`10^{70}`, then clipped to 3. Angles
+  are below :math:`10^{40}`, so cosines are cosines.
+* Features before the matrix are within a ball: their squares stay below :math:`10^{130}`, and those that underflow
+  belong to vectors shorter than :math:`10^{-150}`. After it they are below :math:`10^{67}`, outputs below
+  :math:`10^{105}`.
+* A gradient is a residual, at most :math:`10^{144}`, times features, whose length is raised by all that its squares may
+  have lost: it is at most :math:`10^{220}`, and never too small. A factor that clips is at least :math:`10^{-250}`, and
+  what it is multiplied with so much larger that nothing that is added is subnormal.
+* Histograms count a record once in each, whatever its number is, infinite or none; leaves and classes likewise. Means
+  are of numbers that are clipped last. A residual of trees is clipped, then made a whole number.
+* Exponentials have arguments that are limited before: counts by :math:`\pm 3` around an offset of at most 100, classes
+  by their largest output. No number is divided by an exponential that vanishes.
+
+A mean for one kind of target is refused for others: of several classes it would be several numbers, with one noise.
 
 A request leaves out the arrays that the one before it held; parts that come again are the same objects again, so that
 what was computed from them is kept.
@@ -69,6 +84,11 @@ PARTS: tuple[type, ...] = (
 )
 MOST, LEAST = 1e30, 1e-30  # of numbers; of what is divided by
 DIVISORS = ("radius", "cut", "spread", "size")
+ONLY_FOR: dict[type, tuple[type, ...]] = {  # kinds of targets
+    **dict.fromkeys((LogMean, RatioMean, CountResiduals), (Counts,)),
+    **dict.fromkeys((ClassShares, ScoreHistogram), (Classes,)),
+    **dict.fromkeys((TargetMean, MeanResidual, Moments), (Regression, Counts)),
+}
 MOST_LOGARITHM = 100.0  # of the offset of counts
 PURPOSE_LENGTH = 32
 SINGLE = 6  # made-up records that are tried one by one
@@ -146,8 +166,8 @@ class Unpacked(Parts):
                     yield "the target is another one"
                 if counts and not all(math.isfinite(bound) for bound in part.bounds):
                     yield "counts have no bounds"
-            if isinstance(part, CountResiduals) and not counts:
-                yield "the target is no count"
+            if type(part) in ONLY_FOR and not isinstance(self._schema.target, ONLY_FOR[type(part)]):
+                yield "the target is of another kind"
             if counts and np.max(np.abs(getattr(part, "offset", 0.0))) > MOST_LOGARITHM:
                 yield "an offset is out of range"
 
@@ -160,7 +180,7 @@ def dimension_of(statistic: Statistic | Scores, schema: Schema) -> int:
         with np.errstate(all="ignore"):
             whole = statistic.total(rows, np.ones(rows.size), {})
             each = [statistic.total(one, np.ones(1), {}) for one in single]
-            if any(one.shape != whole.shape or not np.isfinite(one).all() for one in (whole, *each)):
+            if any(one.shape != (whole.size,) or not np.isfinite(one).all() for one in (whole, *each)):
                 raise ValueError
             if not hasattr(statistic, "scores"):
                 longest = statistic.longest * (1 + 1e-9)

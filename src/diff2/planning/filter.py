@@ -68,7 +68,10 @@ def check_filter(path: str, ledger: Ledger) -> None:
     """Refuse a ledger of such releases whose header does not follow from its budget, or that spent more."""
     budget = Budget(ledger.header["budget"]["epsilon"], ledger.header["budget"]["delta"])
     repeated = ledger.header["algorithm"]["name"] == SELECTION
-    found = Filter(budget, ledger.header["algorithm"].get("repetitions") if repeated else None)
+    try:
+        found = Filter(budget, ledger.header["algorithm"].get("repetitions") if repeated else None)
+    except (InvalidArgument, TypeError) as error:
+        raise LedgerError(f"{path}, line 1: algorithm is none that was run ({error}); restore a copy") from None
     try:
         trust = trust_in(ledger.header, len(ledger.header["client_sizes"]))
     except (InvalidArgument, KeyError, TypeError) as error:
@@ -76,7 +79,7 @@ def check_filter(path: str, ledger: Ledger) -> None:
     parties = 1 if trust is None else trust["min_honest_sites"]
     if ledger.header["planned"] != found.planned(parties):
         raise LedgerError(
-            f"{path}, line 1: planned is not what follows from budget and trust; restore the file from a copy"
+            f"{path}, line 1: planned is not what follows from budget, algorithm and trust; restore a copy"
         )
     for number, release in enumerate(ledger.releases, start=2):
         if release.round != number - 1:

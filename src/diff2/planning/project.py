@@ -154,19 +154,31 @@ def enter(directory: AnyPath | None, header: Mapping[str, Any], tag: Callable[[b
         return
     fields = plain(header)
     with locked(folder / LOCK, f"the project {folder}", patience=PATIENCE):
-        now = standing(folder)
-        spent = _spent(fields, [profile_of(rows) for rows in fields["planned"]["exposure"]])
-        epsilon = together([*(run.spent for run in now.runs), spent], now.delta)
-        if now.limit is not None and epsilon > now.limit:
-            raise BudgetExceeded(
-                f"with this run, the {len(now.runs) + 1} runs of the project {folder} would cost "
-                f"epsilon={epsilon_text(epsilon)} at delta={now.delta:g} together, its limit is "
-                f"{epsilon_text(now.limit)}; {epsilon_text(now.epsilon)} is spent. Nothing was released. Lower "
-                f"epsilon, or decide on another limit: diff2 budget {folder} --epsilon E --delta D"
-            )
+        _require_within(folder, fields)
         place = os.path.relpath(Path(directory).resolve(), folder)
         line = {"kind": "run", "time": _now(), "run": place, "id": _id(fields), "records": tag(_key(folder)).hex()}
         _append(folder, {**line, **{name: fields[name] for name in FIELDS}})
+
+
+def require_within_limit(directory: str | os.PathLike[str] | None, header: Mapping[str, Any]) -> None:
+    """Refuse what :func:`enter` would refuse now, and register nothing: for a run that shows nothing before its end."""
+    folder = None if directory is None else project_of(directory)
+    if folder is not None:
+        with locked(folder / LOCK, f"the project {folder}", patience=PATIENCE):
+            _require_within(folder, plain(header))
+
+
+def _require_within(folder: Path, fields: Mapping[str, Any]) -> None:
+    now = standing(folder)
+    spent = _spent(fields, [profile_of(rows) for rows in fields["planned"]["exposure"]])
+    epsilon = together([*(run.spent for run in now.runs), spent], now.delta)
+    if now.limit is not None and epsilon > now.limit:
+        raise BudgetExceeded(
+            f"with this run, the {len(now.runs) + 1} runs of the project {folder} would cost "
+            f"epsilon={epsilon_text(epsilon)} at delta={now.delta:g} together, its limit is "
+            f"{epsilon_text(now.limit)}; {epsilon_text(now.epsilon)} is spent. Nothing was released. Lower "
+            f"epsilon, or decide on another limit: diff2 budget {folder} --epsilon E --delta D"
+        )
 
 
 def _now() -> str:

@@ -112,6 +112,11 @@ class Mechanism:
             raise LedgerError(
                 "the value to be released is at the sites; ask them, with the mechanism of the federation"
             )
+        if mean.value.shape != (release.dimension,):  # one number of noise would be added to several
+            raise LedgerError(
+                f"a value of shape {tuple(mean.value.shape)} cannot have noise for {release.dimension} numbers; "
+                "nothing was released. Give one vector, and its dimension"
+            )
         if release.mechanism == NONE:
             return self._recorded(Released(mean.value, release, 0.0))
         steps = whole_steps(mean.value, grid)

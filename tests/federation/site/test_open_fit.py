@@ -14,7 +14,7 @@ from diff2.federation.wire.request import ANSWER, CLOSE, DESCRIBE, OPEN
 from diff2.federation.wire.statistic import StatisticRequest
 from diff2.fitting.columns import uniform_column
 from diff2.fitting.preparation import Preparation
-from diff2.fitting.statistics import ClassShares, TargetMean, WhiteningMoment
+from diff2.fitting.statistics import ClassShares, Design, MeanResidual, Residuals, TargetMean, WhiteningMoment
 from diff2.planning import filter as filter_module
 from diff2.planning.filter import Filter
 from diff2.privacy.accounting import gdp_epsilon
@@ -120,6 +120,37 @@ class TestBudget:
             else:
                 assert refused(opened, "epsilon=6")
             assert site.ledger.epsilon == spent
+
+
+class TestNoise:
+    def test_every_number_of_an_answer_has_noise_of_its_own(self, tmp_path, monkeypatch):
+        """One noise for the three numbers of a mean over classes gave their exact differences away."""
+        agreement = replace(fit_agreement("classes", seed=None, epsilon=2.0), trust=OWN.trust)
+        site = sites_of(write_tables(tmp_path, POLICY), agreement)["north"]
+        assert open_fit(site, agreement).kind == "opened"
+        columns = tuple(uniform_column(*pair) for pair in agreement.schema.bounds)
+        preparation = Preparation(columns, agreement.schema.widths, agreement.schema.nullable)
+        model = Residuals(Design(preparation, 0.1, 0.0), np.zeros((preparation.width + 1, 3)), np.zeros(3))
+        assert refused(ask(site, MeanResidual(model, 2.0)), "another kind")
+        monkeypatch.setattr("diff2.fitting.travelling.ONLY_FOR", {})
+        assert refused(ask(site, MeanResidual(model, 2.0)), "cannot be computed")
+        monkeypatch.setattr("diff2.fitting.travelling.dimension_of", lambda statistic, schema: 3)
+        assert refused(ask(site, MeanResidual(model, 2.0)), "an error at the site")
+
+    @pytest.mark.parametrize(("again", "same"), [(MEAN, True), (TargetMean(0.0, 10.0 + 1e-9), False)])
+    def test_an_older_copy_of_the_ledger_gives_no_second_value_under_the_same_noise(self, tmp_path, again, same):
+        """Their difference would be exact; the site does not remember that it has answered."""
+        site = sites_of(write_tables(tmp_path, POLICY), OWN)["north"]
+        open_fit(site, OWN)
+        old, answers = site.ledger.path.read_bytes(), []
+        for statistic in (MEAN, again):
+            site.ledger.path.write_bytes(old)
+            answers.append(ask(site, statistic))
+            site = sites_of(tmp_path)["north"]
+            open_fit(site, OWN)
+        value = site._runs[RUN]._table.total(MEAN, 1 / 400)
+        noise = [one.arrays["steps"] - np.rint(value / one.fields["grid"]) for one in answers]
+        assert (abs(noise[0][0] - noise[1][0]) < 2**20) == same  # of a deviation of 2^32
 
 
 class TestOpening:

@@ -2,16 +2,22 @@
 
 Two sites hold tables of equal size with arbitrary cells, and the same secrets. The same messages, sensible, changed and
 garbled, go to both. Answers must be equal byte for byte; of clipped sums and noisy releases, everything but the values.
-So must be the lines of the sites' ledgers, without hashes of values, and what is logged where FLARE may send it.
+So must be the lines of the sites' ledgers, without hashes of values, and what is logged where FLARE may send it. Values
+are taken before noise: they are finite, and no further apart than the line of the answer in the site's ledger says of
+one unit, times the number of units. Leaks of each kind are planted below, and found.
 """
 
 import csv
 import json
 import logging
+import math
+import pkgutil
 import secrets
 import warnings
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pandas
@@ -25,23 +31,25 @@ from diff2 import Batch
 from diff2._files import plain
 from diff2.cohorts import Client
 from diff2.data.scaling import Encoding, Scaling
+from diff2.errors import InvalidArgument
 from diff2.federation.fit_agreement import FitAgreement
 from diff2.federation.sealed.keys import SiteKeys
 from diff2.federation.site.clamped import UNBOUNDED, Clamped
 from diff2.federation.site.policy import SiteData, read_site_file
 from diff2.federation.site.records import group_numbers
-from diff2.federation.site.site import site_from_file
+from diff2.federation.site.site import LOG, site_from_file
 from diff2.federation.site.table_records import table_records
 from diff2.federation.wire.messages import Message, read, write
 from diff2.federation.wire.request import ANSWER, CLOSE, DESCRIBE, OPEN
-from diff2.fitting.travelling import packed
+from diff2.fitting.travelling import Unpacked, packed
+from diff2.fitting.tree_model import LEVELS
 from diff2.privacy.trust import Trust
 from diff2.runfile.fit import FitSettings
 from diff2.tables.frames import as_frame
 from diff2.tables.kinds import LARGEST, Category, Classes, Counts, Flag, Number, Regression
 from diff2.tables.schema import Schema
 from federated import NAMES, agreement_of, difference, gradient, lines, own_noise, request
-from fitted import changed_statistics, few_trees, watched
+from fitted import changed_statistics, every_statistic, few_trees, watched
 
 NUMBERS = Encoding(
     {"a": Scaling.of_input((0.0, 100.0)), "b": Scaling.of_input((-1.0, 1.0), missing=0.5)},
@@ -53,6 +61,7 @@ CLASSES = replace(NUMBERS, target="z", target_scaling=None, classes=("no", "yes"
 FREE = replace(NUMBERS, inputs={"a": Scaling(), "b": Scaling()}, target_scaling=Scaling())
 HEADER = ["a", "b", "y", "z", "group"]
 RUNS = [f"{i}" * 32 for i in range(3)]
+CHOICE = 2.0 * LEVELS  # the sensitivity of scores, whole numbers
 SINGLE, SECRET = {"dtype": "float32"}, {"seed": None}
 
 
@@ -261,6 +270,16 @@ def in_ledger(path):
     ]
 
 
+class Told(NamedTuple):
+    """All that leaves a site, and the values of its answers before noise, each with how far a unit may move it."""
+
+    answers: list
+    ledger: list
+    logged: list
+    warned: list
+    values: list
+
+
 def told(folder, rows, sent, keys):
     """All that leaves a site with these records that is sent these messages."""
     folder.mkdir(parents=True)
@@ -276,16 +295,73 @@ def told(folder, rows, sent, keys):
     level = logger.level
     logger.addHandler(heard)
     logger.setLevel(logging.DEBUG)
+    answers, values = [], []
     try:
         with warnings.catch_warnings(record=True) as warned, pytest.MonkeyPatch.context() as patch:
             warnings.simplefilter("always")
             patch.setattr(secrets, "token_bytes", lambda count: bytes(range(count)))
-            answers = [outside(site.answer(payload)) for payload in sent]
+            for place in ("noise", "statistic"):
+                without = f"diff2.federation.own_noise.{place}.discrete_gaussian"
+                patch.setattr(without, lambda source, count, *label: np.zeros(count, np.int64))
+            for payload in sent:
+                before = site.ledger.path.read_bytes()
+                answer = site.answer(payload)
+                lines = site.ledger.path.read_bytes()[len(before) :].splitlines()
+                values += [one for line in lines if (one := value_of(answer, json.loads(line)))]
+                answers.append(outside(answer))
+                require_clamped(site._loaded)
     finally:
         logger.removeHandler(heard)
         logger.setLevel(level)
-    ledger = in_ledger(site.ledger.path)
-    return answers, ledger, heard.texts, sorted({str(one.message) for one in warned})
+    return Told(answers, in_ledger(site.ledger.path), heard.texts, sorted({str(one.message) for one in warned}), values)
+
+
+def require_clamped(loaded):
+    """All that the site computes with is within the agreed ranges."""
+    if loaded is None:
+        return
+    (agreement,) = (one for one in (*AGREED, *FITS) if one.digest == loaded[0])
+    if isinstance(agreement, FitAgreement):
+        within_schema(agreement.schema, loaded[1].encoded.rows)
+    else:
+        within(agreement.encoding, *(part.numpy() for part in loaded[1].client))
+
+
+def within_schema(schema, rows):
+    for column, values in zip(schema.numeric, rows.numeric.T, strict=True):
+        low, high = (-LARGEST, LARGEST) if column.low is None else (column.low, column.high)
+        assert ((values >= low) & (values <= high) | np.isnan(values)).all()
+    target, low = schema.target, getattr(schema.target, "low", 0.0)
+    high = len(target.values) - 1 if isinstance(target, Classes) else target.high
+    low, high = (-LARGEST, LARGEST) if low is None else (low, high)
+    assert ((rows.target >= low) & (rows.target <= high)).all()
+
+
+def value_of(answer, line):
+    """The value of an answer, and how far one unit may move it, by the line of the ledger; nothing of ciphertexts."""
+    message = read(answer)
+    if line["kind"] != "answer" or message.kind != ANSWER:
+        return None
+    release = line["release"]
+    if "steps" in message.arrays:  # a part of the release
+        grid, steps = message.fields["grid"], message.arrays["steps"]
+        return steps * grid, release["sensitivity"] + 2 * grid * math.sqrt(steps.size)
+    exact = "count" in message.fields  # a sum of clipped gradients
+    return message.arrays["value"], 2 * release["clip"] if exact else release["sensitivity"]
+
+
+def require_same(keys, folder, one, other, sent):
+    """Compare all that two sites tell whose tables have as many records; return it."""
+    first, second = told(folder / "one", one, sent, keys), told(folder / "other", other, sent, keys)
+    for a, b in zip(first[:4], second[:4], strict=True):
+        assert a == b
+    for (value, limit), (theirs, _) in zip(first.values, second.values, strict=True):
+        assert np.isfinite(value).all()
+        assert np.isfinite(theirs).all()
+        apart = np.abs(value - theirs)
+        # Of a choice, each leaf of each candidate; of all others, the whole vector.
+        assert (apart.max(initial=0.0) if limit == CHOICE else np.linalg.norm(apart)) <= len(one) * limit * (1 + 2e-3)
+    return first
 
 
 @pytest.fixture(scope="module")
@@ -299,9 +375,7 @@ def keys():
 def test_two_sites_with_other_records_of_the_same_number_tell_the_same(keys, tmp_path_factory, data):
     one, other = data.draw(tables)
     sent, folder = data.draw(conversation(len(one), keys)), tmp_path_factory.mktemp("sites")
-    first, second = told(folder / "one", one, sent, keys), told(folder / "other", other, sent, keys)
-    for a, b in zip(first, second, strict=True):
-        assert a == b
+    require_same(keys, folder, one, other, sent)
 
 
 @pytest.mark.filterwarnings("ignore::diff2.WeakDeltaWarning")
@@ -312,45 +386,136 @@ def test_two_sites_tell_the_same_of_a_fit(keys, tmp_path_factory, data):
     groups = [data.draw(st.sampled_from(["a", "b", "", "7"])) for _ in one]
     one, other = ([[*row[:4], group] for row, group in zip(rows, groups, strict=True)] for rows in (one, other))
     sent, folder = data.draw(fit_conversation(groups)), tmp_path_factory.mktemp("sites")
-    first, second = told(folder / "one", one, sent, keys), told(folder / "other", other, sent, keys)
-    for a, b in zip(first, second, strict=True):
-        assert a == b
+    require_same(keys, folder, one, other, sent)
 
 
-@pytest.mark.filterwarnings("ignore::diff2.WeakDeltaWarning")
-@pytest.mark.parametrize("place", range(len(FITS)))
-def test_a_fit_does_get_answers(keys, tmp_path, place):
-    """To every statistic that it asks for but, where sites add the noise, to a choice."""
-    agreement, kinds = FITS[place], set()
+# Ordinary records, and such as are at the ends of everything; groups are public.
+USUAL = [["31", "0.2", "4", "no", "g"], ["55", "-0.7", "11", "yes", "g"]]
+ENDS = [["1e308", "-1e300", "19.5", "B20", "g"], ["", "inf", "0", "3", "g"]]
+
+
+def everything_of_a_fit(place):
+    """A fit that is asked for all that it asks, and for every statistic there is, as far as a site answers it."""
+    agreement = FITS[place]
     own, size = agreement.trust.noise == "sites", {"record": 2, "group": 1, "client": 1}[agreement.settings.unit]
     opened = {"agreement": agreement.to_json(), "run": RUNS[0], "sites": list(NAMES), "sizes": [size, 3, 3],
               "records": [2, 3, 3], "engine": "table"}  # fmt: skip
-    statistics = [one for one in asked_of(place) if not (own and hasattr(one, "scores"))]
-    sent = [write(Message(OPEN, opened))]
+    statistics = [*asked_of(place), *(one for one in every_statistic(agreement.schema) if answered(one, place))]
+    statistics = [one for one in statistics if not (own and hasattr(one, "scores"))]
+    sent = [write(Message(DESCRIBE, {"agreement": opened["agreement"]})), write(Message(OPEN, opened))]
     for number, statistic in enumerate(statistics, start=1):
         tree, arrays = packed(statistic)
         fields = {"run": RUNS[0], "number": number, "multiplier": 40.0, "statistic": tree}
         sent.append(write(Message("ask", fields, arrays)))
-    answers, *_ = told(tmp_path / "site", [["x"] * 5, ["1"] * 4 + ["x"]], sent, keys)
-    kinds = [answer[0] if isinstance(answer, tuple) else read(answer).fields for answer in answers[1:]]
-    assert kinds == ["answer"] * len(statistics)
+    return sent
 
 
-def test_a_conversation_does_get_answers(keys, tmp_path):
-    """So that the test above compares more than refusals."""
-    kinds = []
-    for place, agreement in enumerate(AGREED):
-        opened = opening(place, 2)
-        own = agreement.trust.noise == "sites"
-        asking = gradient(
-            started(place)[1], 2.0, batch=Batch(size=6) if agreement.algorithm.name == "dpsgd" else Batch()
-        )
-        z = agreement.plan([2, 3, 3]).multipliers["gradient"] if own else 0.0
-        payload = write(request(asking, z, run=opened["run"]).message())
-        payload = keys.seal(payload) if agreement.trust.sealed else payload
-        answers, *_ = told(tmp_path / str(place), [["x"] * 5, ["1"] * 5], [write(Message(OPEN, opened)), payload], keys)
-        kinds.append(answers[-1][0])
-    assert kinds == [*["answer"] * 5, "ciphertexts"]
+def answered(statistic, place):
+    """Whether a site answers a statistic at all, which depends on its agreement alone."""
+    try:
+        Unpacked(FITS[place].schema).statistic(*packed(statistic))
+    except InvalidArgument:
+        return False
+    return True
+
+
+def everything_of_a_run(place, keys):
+    """A run that is asked for its first gradient."""
+    agreement, opened = AGREED[place], opening(place, 2)
+    asking = gradient(started(place)[1], 0.01, batch=Batch(size=6) if agreement.algorithm.name == "dpsgd" else Batch())
+    z = agreement.plan([2, 3, 3]).multipliers["gradient"] if agreement.trust.noise == "sites" else 0.0
+    payload = write(request(asking, z, run=opened["run"]).message())
+    payload = keys.seal(payload) if agreement.trust.sealed else payload
+    return [write(Message(DESCRIBE, {"agreement": opened["agreement"]})), write(Message(OPEN, opened)), payload]
+
+
+def require_answers(keys, folder, kind, place):
+    """Compare what is told of ordinary records and of such as are at the ends; both get answers to everything."""
+    sealed = kind == "run" and AGREED[place].trust.sealed
+    sent = everything_of_a_fit(place) if kind == "fit" else everything_of_a_run(place, keys)
+    found = require_same(keys, folder, USUAL, ENDS, sent)
+    assert [answer[0] for answer in found.answers[2:]] == ["ciphertexts" if sealed else "answer"] * (len(sent) - 2)
+    assert len(found.values) == (0 if sealed else len(sent) - 2)
+
+
+@pytest.mark.filterwarnings("ignore::diff2.WeakDeltaWarning")
+@pytest.mark.parametrize("place", range(len(FITS)))
+def test_records_at_the_ends_of_everything_tell_the_same_of_a_fit(keys, tmp_path, place):
+    """To every statistic there is an answer but, where sites add the noise, to a choice."""
+    require_answers(keys, tmp_path, "fit", place)
+
+
+@pytest.mark.parametrize("place", range(len(AGREED)))
+def test_records_at_the_ends_of_everything_tell_the_same_of_a_run(keys, tmp_path, place):
+    """So that the tests above compare more than refusals."""
+    require_answers(keys, tmp_path, "run", place)
+
+
+def planted(name, patch):
+    """Plant a leak, or take a bound away."""
+
+    def instead(path, change):
+        module, _, attribute = path.rpartition(".")
+        original = getattr(pkgutil.resolve_name(module), attribute)
+        patch.setattr(path, change(original))
+
+    def leaks(original):
+        def wrapped(self, *rest):
+            if rest[-2].any():
+                found = {"refusal": InvalidArgument, "warning": warnings.warn, "log line": LOG.info}[name](f"{rest[0]}")
+                if isinstance(found, Exception):
+                    raise found
+            return original(self, *rest)
+
+        return wrapped
+
+    def counts(original):
+        def wrapped(self, message):
+            found, values = original(self, message), self._loaded[1].parts[0].double()
+            return replace(found, fields={**found.fields, "largest": int((values.abs() >= 1).sum())})
+
+        return wrapped
+
+    def wider(statistic, **fields):
+        """Answers as if a bound of the statistic were another one."""
+        instead(f"{statistic}.total", lambda total: lambda self, *rest: total(replace(self, **fields), *rest))
+
+    def unclipping(numpy):
+        return SimpleNamespace(**{**vars(numpy), "clip": lambda values, low, high: values})
+
+    unclipped = lambda answer: lambda self, question: answer(self, replace(question, radius=1e6))  # noqa: E731
+    statistics, site = "diff2.fitting.statistics", "diff2.federation.site"
+    {
+        **dict.fromkeys(("refusal", "warning", "log line"), lambda: instead(f"{site}.clamped.Clamped._note", leaks)),
+        "count": lambda: instead(f"{site}.site.Site._describe", counts),
+        "no clamp": lambda: instead(f"{site}.clamped._clip", lambda clip: lambda scaling, x: x),
+        "no clamp in a fit": lambda: instead("diff2.tables.encode.np", unclipping),
+        "no clipping": lambda: instead("diff2.cohorts.per_client.ClientSums.answer", unclipped),
+        "no clipping of a part": lambda: instead("diff2.cohorts.per_client.ClientSums.answer", unclipped),
+        "no radius": lambda: wider(f"{statistics}.ClippedDescent", radius=1e6),
+        "no bounds of a mean": lambda: wider(f"{statistics}.TargetMean", low=0.0, high=1e6),
+        "no ball": lambda: instead(f"{statistics}.length_limited", lambda limited: lambda vectors, bound: vectors * 9),
+        "weights": lambda: instead(
+            "diff2.fitting.cohort.ClientTable.total",
+            lambda total: lambda self, statistic, weight: total(self, statistic, 3 * weight),
+        ),
+    }[name]()
+
+
+LEAKS = {  # planted: found by the fit, or the run, of this place
+    **dict.fromkeys(("refusal", "warning", "log line", "count", "no clipping"), ("run", 0)),
+    "no clamp": ("run", 1),
+    "no clipping of a part": ("run", 2),
+    **dict.fromkeys(("no clamp in a fit", "no radius", "no bounds of a mean", "no ball", "weights"), ("fit", 0)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::diff2.WeakDeltaWarning")
+@pytest.mark.parametrize("name", LEAKS)
+def test_a_leak_that_is_planted_is_found(keys, tmp_path, monkeypatch, name):
+    planted(name, monkeypatch)
+    with pytest.raises(AssertionError):
+        require_answers(keys, tmp_path, *LEAKS[name])
 
 
 wild = st.one_of(

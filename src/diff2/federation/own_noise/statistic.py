@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...errors import InvalidArgument
 from ...fitting.asking import Statistic
 from ...fitting.cohort import Census, diameter_of
 from ...privacy import NoiseSource, Release
@@ -53,8 +54,10 @@ def noisy_part(
 ) -> NoisyPart:
     """Add the site's noise to its part, in whole steps of the grid; ``sent``, a hash of the request, tells it too."""
     steps, release = whole_steps(part, scale.grid), scale.mean.release
-    digest = source.digest(steps.data, sent.encode())
-    noise = discrete_gaussian(source, len(steps), "share", release.round, release.step, release.purpose, client, digest)
+    if steps.shape != (release.dimension,):  # one number of noise would be added to several
+        raise InvalidArgument(f"a part of shape {steps.shape} has no noise for {release.dimension} numbers")
+    digest, label = source.digest(steps.data, sent.encode()), (release.round, release.step, release.purpose, client)
+    noise = discrete_gaussian(source, release.dimension, "share", *label, digest)
     moved = diameter_of(request.statistic) * census.weights[client]
     padded = moved + rounding_of(scale.mean) + scale.grid * math.sqrt(release.dimension)
     own = release._replace(sensitivity=moved, multiplier=scale.site_std / padded, noise_std=scale.site_std)
