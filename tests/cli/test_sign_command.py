@@ -74,7 +74,7 @@ def test_a_signed_run_cannot_be_rewritten(copy, keys):
     (copy / "ledger.sig").write_text(json.dumps(forged | {"signature": "00" * 64}))
     assert diff2_here("verify", copy).exit_code == 1
     (copy / "ledger.sig").write_text("nothing")
-    assert "is no signature" in single_line(diff2_here("verify", copy).stderr)
+    assert "is not a signature" in single_line(diff2_here("verify", copy).stderr)
     (copy / "ledger.sig").unlink()
     diff2_here("sign", copy, "--key", other)  # somebody else may sign it, and is not taken for the first
     assert diff2_here("verify", copy, "--public", public).exit_code == 1

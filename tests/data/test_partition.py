@@ -210,13 +210,13 @@ def test_owners_stay_together_where_sizes_are_given(table):
 
 
 def test_owners_cannot_be_dealt_by_their_records_targets(table):
-    with pytest.raises(InvalidArgument, match="'dirichlet' deals records by their target, group_column='owner'"):
+    with pytest.raises(InvalidArgument, match="'dirichlet' splits records by their target, group_column='owner'"):
         load_clients(settings_for(table, partition=Dirichlet(3, 1.0), drop=(), group_column="owner"))
 
 
 @pytest.mark.parametrize("change", [{"clients": 3}, {"client_column": "owner"}])
 def test_two_ways_at_once(table, change):
-    with pytest.raises(InvalidArgument, match="partition deals the records of one file"):
+    with pytest.raises(InvalidArgument, match="partition splits the records of one file"):
         settings_for(table, partition=Equal(2), drop=(), **change)
 
 
@@ -225,7 +225,7 @@ def test_columns_of_public_tables_tell_clients_apart():
     assert settings.inputs == 118 - 3
     with pytest.raises(InvalidArgument, match="did you mean 'protocol_type'"):
         DatasetSettings("kddcup99", client_column="protocol")
-    with pytest.raises(InvalidArgument, match="no column of covertype that could separate clients"):
+    with pytest.raises(InvalidArgument, match="not a column of covertype that could separate clients"):
         DatasetSettings("covertype", client_column="Cover_Type")
 
 

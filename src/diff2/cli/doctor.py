@@ -1,4 +1,4 @@
-"""``diff2 doctor``: what is installed here, and whether it will do."""
+"""``diff2 doctor``: what is installed here, and whether it suffices."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .console import emit_json, ending, show_facts
 from .options import Json
 
 DOCTOR_HELP = (
-    "Say what is installed here, which extras are missing, where randomness comes from, and what can be written.\n\n"
-    "Paste it into a report of a problem. Exit status 1 where something that every run needs is not there."
+    "Show what is installed, which extras are missing, where randomness comes from, and what can be written.\n\n"
+    "Paste it into a bug report. Exit status 1 if something that every run needs is missing."
 )
 EXTRAS = {  # module -> extra, and what it is for
     "torch": ("torch", "diff2 train, fit --method network"),
@@ -27,7 +27,7 @@ EXTRAS = {  # module -> extra, and what it is for
     "numba": ("fast", "a compiled gradient engine"),
     "onnx": ("onnx", "FittedModel.to_onnx"),
     "nvflare": ("federation", "diff2 federate"),
-    "tenseal": ("secure", "sums under encryption"),
+    "tenseal": ("secure", "encrypted sums"),
     "joblib": ("experiments", "diff2 compare, reproduce"),
     "matplotlib": ("plots", "figures"),
     "pyarrow": ("parquet", "Parquet tables"),
@@ -36,10 +36,10 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_
 
 
 def doctor(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where runs are to be written.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where runs will be written.")] = Path(),
     as_json: Json = False,
 ) -> None:
-    """Say what is installed here, and whether it will do."""
+    """Show what is installed, and whether it suffices."""
     with ending():
         found = examine(folder)
         if as_json:
@@ -64,7 +64,7 @@ def examine(folder: Path) -> dict[str, Any]:
         problems.append("the operating system has no source of randomness: no run can be private here")
     writable = _writable(folder)
     if not writable:
-        problems.append(f"nothing can be written to {folder}")
+        problems.append(f"cannot write to {folder}" if folder.is_dir() else f"{folder} is not a folder")
     packages = {name: _look_up(name, extra, use) for name, (extra, use) in EXTRAS.items()}
     return {
         "versions": {
@@ -103,7 +103,7 @@ def _look_up(name: str, extra: str, use: str) -> dict[str, Any]:
 
 
 def _package(one: dict[str, Any]) -> str:
-    return f"{one['version']}" if one["installed"] else f"not here, for {one['for']}: {one['install']}"
+    return f"{one['version']}" if one["installed"] else f"missing, for {one['for']}: {one['install']}"
 
 
 def _version(name: str) -> str:
@@ -119,7 +119,7 @@ def _torch() -> dict[str, Any]:
         return {}
     try:
         import torch
-    except Exception as error:  # a broken installation is what one wants to hear of
+    except Exception as error:  # a broken installation is what this command is for
         return {"PyTorch": f"cannot be imported: {type(error).__name__}"}
     return {"PyTorch threads": torch.get_num_threads(), "CUDA": torch.cuda.is_available()}
 

@@ -30,7 +30,7 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """Score a model privately on held-out records."""
-    with ending("what was released until now, if anything, stays spent"):
+    with ending("what was released so far, if anything, stays spent"):
         from ..fitting import FittedModel
         from ..fitting import evaluate as evaluated
         from ..tables.files import read_tables

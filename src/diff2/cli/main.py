@@ -32,15 +32,16 @@ from .verify import VERIFY_HELP, require_within_budget, verify
 
 app = typer.Typer(
     name="diff2",
-    help="Train models on private records of several owners, under differential privacy, with DIFF2.",
+    help="Fit and train models on private records under differential privacy: one table, or sites that keep theirs.",
     epilog="Example: diff2 demo --out diff2-demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.add_typer(data_app)
-app.add_typer(federate_app)
+TABLE, RUN, CHECK, PUBLIC = "A table", "A run file", "Checks and guarantees", "Public data"  # panels of --help
+app.add_typer(data_app, rich_help_panel=PUBLIC)
+app.add_typer(federate_app, rich_help_panel=RUN)
 
 
 def main() -> None:
@@ -63,7 +64,31 @@ def _root(
     pass
 
 
-@app.command(epilog="Example: diff2 train run.toml --out runs/first")
+app.command(
+    help=SCHEMA_HELP,
+    epilog="Example: diff2 schema people.csv --target visits > people.schema.toml",
+    rich_help_panel=TABLE,
+)(schema)
+app.command(
+    help=FIT_HELP,
+    epilog="Example: diff2 fit people.csv --schema people.schema.toml --epsilon 1 --out model",
+    rich_help_panel=TABLE,
+)(fit)
+app.command(
+    help=PREDICT_HELP, epilog="Example: diff2 predict model new.csv --out predictions.csv", rich_help_panel=TABLE
+)(predict)
+app.command(
+    help=EVALUATE_HELP, epilog="Example: diff2 evaluate model held_out.csv --epsilon 0.2", rich_help_panel=TABLE
+)(evaluate)
+app.command(
+    help=INIT_HELP,
+    epilog="Example: diff2 init north.csv south.csv --target visits > run.toml",
+    rich_help_panel=RUN,
+)(init)
+app.command(epilog="Example: diff2 run-schema > run.schema.json", rich_help_panel=RUN)(run_schema)
+
+
+@app.command(epilog="Example: diff2 train run.toml --out runs/first", rich_help_panel=RUN)
 def train(
     run_file: RunToml,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where model, ledger and result go.")],
@@ -96,18 +121,19 @@ def train(
 
 
 PLAN_HELP = (
-    "Say how much noise a budget needs and what to expect of it, before anything is spent.\n\n"
-    "Of a fit: give --schema, --records and --epsilon.\n\n"
-    "Of training: options override the run file. Without --sizes, the records of its tables are counted; no other "
+    "Show how much noise a budget needs and what to expect, before anything is spent.\n\n"
+    "For a fit: give --schema, --records and --epsilon.\n\n"
+    "For training: options override the run file. Without --sizes, the records of its tables are counted; no other "
     "value is used. "
     "With --step-length, the noise in the gradient estimate of DP-GD and of DIFF2 is predicted, and a better restart "
-    "interval T and budget split are suggested. Without it, that is done for several values of rho, the clipping "
+    "interval T and budget split are suggested. Without it, this is done for several values of rho, the clipping "
     "radius of a difference over that of a gradient."
 )
 
 
 @app.command(
     help=PLAN_HELP,
+    rich_help_panel=RUN,
     epilog="Example: diff2 plan --schema people.schema.toml --records 16512 --epsilon 1, or "
     "diff2 plan --epsilon 3 --delta 1e-5 --rounds 2000 --restart-interval 20 --sizes 1651x10",
 )
@@ -119,17 +145,21 @@ def plan(
     schema_file: Annotated[
         Path | None, typer.Option("--schema", metavar="SCHEMA.toml", help="Plan a fit to a table of this schema.")
     ] = None,
-    records: Annotated[int | None, typer.Option(help="Of a fit: records, or whatever units are protected.")] = None,
+    records: Annotated[
+        int | None, typer.Option(help="For a fit: number of records, or of the units protected.")
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Budget; inf for no noise.")] = None,
     delta: Annotated[float | None, typer.Option(help="Budget; well below 1 / records.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="R.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="R, the number of rounds.")] = None,
     restart_interval: Annotated[
-        str | None, typer.Option(help="T; 1, the default, is DP-GD. 'auto' chooses it, with --dimension.")
+        str | None, typer.Option(help="T; 1, the default, is DP-GD. 'auto' chooses it; it needs --dimension.")
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Which 'auto' needs to know.")] = None,
-    clip_gradient: Annotated[float | None, typer.Option(help="C_1; default 1.")] = None,
-    clip_smoothness: Annotated[float | None, typer.Option(help="C_2; default 1.")] = None,
-    budget_split: Annotated[float | None, typer.Option(help="u; default 1.25.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Needed by --restart-interval auto.")] = None,
+    clip_gradient: Annotated[float | None, typer.Option(help="C_1, radius of a gradient; default 1.")] = None,
+    clip_smoothness: Annotated[
+        float | None, typer.Option(help="C_2, radius of a difference per step length; default 1.")
+    ] = None,
+    budget_split: Annotated[float | None, typer.Option(help="u: gradients get the share 1/u; default 1.25.")] = None,
     accounting: Annotated[str | None, typer.Option(help="exact (default) or paper.")] = None,
     weighting: Annotated[str | None, typer.Option(help="clients (default) or records.")] = None,
     unit: Annotated[str | None, typer.Option(help="What is protected: record (default), group or client.")] = None,
@@ -138,12 +168,12 @@ def plan(
     ] = None,
     dimension: Annotated[int | None, typer.Option(min=1, help="Number of parameters of the model.")] = None,
     step_length: Annotated[
-        float | None, typer.Option(help="Typical distance of two iterates: step_norm in an earlier history.csv.")
+        float | None, typer.Option(help="Typical distance between iterates: step_norm in an earlier history.csv.")
     ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Say how much noise a budget needs and what to expect of it, before anything is spent."""
+    """Show how much noise a budget needs and what to expect, before anything is spent."""
     if schema_file is not None:
         if records is None or epsilon is None:
             raise typer.BadParameter("with --schema give --records and --epsilon")
@@ -190,13 +220,15 @@ def plan(
             show_preview(found)
 
 
-@app.command(epilog="Example: diff2 account runs/first/ledger.jsonl --delta 1e-6")
+@app.command(epilog="Example: diff2 account runs/first/ledger.jsonl --delta 1e-6", rich_help_panel=CHECK)
 def account(
     ledger_file: Annotated[Path, typer.Argument(metavar="LEDGER", help="A ledger.jsonl, or the directory of a run.")],
-    delta: Annotated[float | None, typer.Option(help="At this delta; by default the one of the run's budget.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="State epsilon at this delta; default: that of the run's budget.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Recompute what a run cost, from its ledger and nothing else; an edited ledger is refused."""
+    """Recompute what a run cost from its ledger alone; an edited ledger is refused."""
     with ending():
         from ..planning.verify import verify as verify_ledger
         from ..privacy.budget import Budget
@@ -214,29 +246,29 @@ def account(
         require_within_budget(ledger, path)
 
 
-app.command(help=VERIFY_HELP, epilog="Example: diff2 verify runs/first --public key.pub.pem")(verify)
-app.command(help=INIT_HELP, epilog="Example: diff2 init north.csv south.csv --target visits > run.toml")(init)
-app.command(epilog="Example: diff2 run-schema > run.schema.json")(run_schema)
-app.command(help=DOCTOR_HELP, epilog="Example: diff2 doctor")(doctor)
-app.command(help=BUDGET_HELP, epilog="Example: diff2 budget runs --epsilon 3 --delta 1e-6")(budget)
-app.command(epilog="Example: diff2 keygen key.pem")(keygen)
-app.command(help=SIGN_HELP, epilog="Example: diff2 sign runs/first --key key.pem")(sign)
-app.command(help=REPORT_HELP, epilog="Example: diff2 report runs/first --out report.html --card")(report)
+app.command(help=VERIFY_HELP, epilog="Example: diff2 verify runs/first --public key.pub.pem", rich_help_panel=CHECK)(
+    verify
+)
+app.command(
+    help=REPORT_HELP, epilog="Example: diff2 report runs/first --out report.html --card", rich_help_panel=CHECK
+)(report)
+app.command(help=BUDGET_HELP, epilog="Example: diff2 budget runs --epsilon 3 --delta 1e-6", rich_help_panel=CHECK)(
+    budget
+)
+app.command(epilog="Example: diff2 keygen key.pem", rich_help_panel=CHECK)(keygen)
+app.command(help=SIGN_HELP, epilog="Example: diff2 sign runs/first --key key.pem", rich_help_panel=CHECK)(sign)
+app.command(epilog="Example: diff2 demo --out diff2-demo", rich_help_panel=PUBLIC)(demo)
 app.command(
     help=COMPARE_HELP,
     epilog="Example: diff2 compare randhie --algorithms dpgd,diff2 --seeds 3 --out compared",
+    rich_help_panel=PUBLIC,
 )(compare)
 app.command(
     help=REPRODUCE_HELP,
     epilog="Example: diff2 reproduce --dataset california_housing --grid reduced --seeds 1 --data-dir data --out found",
+    rich_help_panel=PUBLIC,
 )(reproduce)
-app.command(epilog="Example: diff2 demo --out diff2-demo")(demo)
-app.command(help=SCHEMA_HELP, epilog="Example: diff2 schema people.csv --target visits > people.schema.toml")(schema)
-app.command(help=FIT_HELP, epilog="Example: diff2 fit people.csv --schema people.schema.toml --epsilon 1 --out model")(
-    fit
-)
-app.command(help=PREDICT_HELP, epilog="Example: diff2 predict model new.csv --out predictions.csv")(predict)
-app.command(help=EVALUATE_HELP, epilog="Example: diff2 evaluate model held_out.csv --epsilon 0.2")(evaluate)
+app.command(help=DOCTOR_HELP, epilog="Example: diff2 doctor", rich_help_panel=CHECK)(doctor)
 
 
 def parse_sizes(text: str) -> list[int]:

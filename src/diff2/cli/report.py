@@ -13,7 +13,7 @@ from .verify import PublicKey, RunFolder
 
 REPORT_HELP = (
     "Write a page about a run: verdict, guarantee, checks, releases, columns, quality, files, sign-off.\n\n"
-    "It holds released and public values only, and needs no network. Exit status as that of diff2 verify."
+    "It holds only released and public values, and needs no network. Exit status as for diff2 verify."
 )
 
 

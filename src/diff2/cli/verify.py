@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 
 VERIFY_HELP = (
     "Check everything about a run that can be checked without its records: its ledger, its model, its signature.\n\n"
-    "Exit status: 0 private as stated, 4 private apart from the leaks it names, 5 NOT PRIVATE, 1 broken, or it "
-    "cannot be verified here."
+    "Exit status: 0 private as stated, 4 private apart from the leaks it names, 5 NOT PRIVATE, 1 broken, or not "
+    "verifiable here."
 )
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, or a ledger.jsonl.")]
-PublicKey = Annotated[
-    Path | None, typer.Option(metavar="PEM", help="Whose signature it must be: an Ed25519 public key.")
-]
+PublicKey = Annotated[Path | None, typer.Option(metavar="PEM", help="The Ed25519 public key that must have signed it.")]
 
 
 def verify(

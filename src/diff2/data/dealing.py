@@ -53,7 +53,7 @@ def deal(
     if isinstance(partition, Dirichlet):
         if group_column is not None:
             raise InvalidArgument(
-                f"partition 'dirichlet' deals records by their target, group_column={group_column!r} keeps those of a "
+                f"partition 'dirichlet' splits records by their target, group_column={group_column!r} keeps those of a "
                 "group together; leave one of them out"
             )
         if task == "classification":

@@ -55,7 +55,7 @@ class DatasetSettings(CommonSettings):
         sources = [name for name in entry.columns if name != entry.target]
         if self.client_column is not None and self.client_column not in sources:
             raise InvalidArgument(
-                f"client_column={self.client_column!r} is no column of {self.dataset} that could separate clients"
+                f"client_column={self.client_column!r} is not a column of {self.dataset} that could separate clients"
                 f"{nearest(self.client_column, sources)}"
             )
         known = self._known()
@@ -67,7 +67,9 @@ class DatasetSettings(CommonSettings):
         ):
             for name in names:
                 if name not in known and not (key == "bounds" and name == entry.target):
-                    raise InvalidArgument(f"{key} names {name!r}, no input of {self.dataset}{nearest(name, known)}")
+                    raise InvalidArgument(
+                        f"{key} names {name!r}, which is not an input of {self.dataset}{nearest(name, known)}"
+                    )
 
     @property
     def group_column(self) -> None:

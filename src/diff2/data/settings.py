@@ -149,13 +149,13 @@ class TableSettings(CommonSettings):
             at_least("clients", self.clients, 1)
             if self.files or self.client_column is not None:
                 raise InvalidArgument(
-                    f"clients={self.clients} deals the records of one file = '...' to this many clients; leave it out "
-                    "with files and client_column, which say whose records they are"
+                    f"clients={self.clients} splits the records of one file = '...' between this many clients; leave "
+                    "it out with files and client_column, which say whose records they are"
                 )
         if self.partition is not None and (self.files or self.client_column is not None or self.clients is not None):
             raise InvalidArgument(
-                "partition deals the records of one file = '...' to clients; leave it out with files, client_column "
-                "and clients, which say whose records they are"
+                "partition splits the records of one file = '...' between clients; leave it out with files, "
+                "client_column and clients, which say whose records they are"
             )
         for first, second in pairwise(sorted(self.files)):
             if first == second:

@@ -185,7 +185,7 @@ def _key(folder: Path) -> bytes:
         return bytes.fromhex((folder / KEY).read_text(encoding="ascii"))
     except (OSError, ValueError):
         raise LedgerError(
-            f"{folder / KEY} is missing or damaged; restore it from a copy, for it is part of the fingerprints"
+            f"{folder / KEY} is missing or damaged; restore it from a copy: fingerprints depend on it"
         ) from None
 
 
@@ -203,7 +203,7 @@ def _lines(folder: Path) -> list[tuple[dict[str, Any], str]]:
             raise LedgerError(f"{where}: the line was changed, or does not follow the one before; restore a copy")
         found.append((fields, chain))
     if rest:
-        raise LedgerError(f"{path}, line {len(lines) + 1}: the line is cut off; remove it, for nothing was spent on it")
+        raise LedgerError(f"{path}, line {len(lines) + 1}: the line is truncated; remove it: nothing was spent on it")
     return found
 
 

@@ -209,7 +209,7 @@ def _check_end(where: str, ledger: Ledger) -> None:
     if not ledger.complete:
         return
     if model is not None and not (isinstance(model, str) and SHA256.fullmatch(model)):
-        raise LedgerError(f"{where}: model={model!r} is no SHA-256; restore the file from a copy")
+        raise LedgerError(f"{where}: model={model!r} is not a SHA-256; restore the file from a copy")
     pairs = [("released_epsilon", found["released_epsilon"], expected["released_epsilon"])]
     stated = found["guarantee"] if isinstance(found["guarantee"], dict) else {}
     for name in {**expected["guarantee"], **stated}:

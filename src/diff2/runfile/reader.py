@@ -197,7 +197,7 @@ class RunFile:
 
     @property
     def protection(self) -> Protection:
-        """What is protected, and how that is counted."""
+        """What is protected, and how that is accounted."""
         return protection_of(self.privacy, self.run, grouped=getattr(self.data, "group_column", None) is not None)
 
 

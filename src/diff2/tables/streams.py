@@ -26,15 +26,15 @@ def stream_table(path: str | PathLike[str], format: FileFormat | None = None, ro
     file = Path(path)
     problems = Problems(str(file))
     if not file.is_file():
-        problems.add(str(file), "is no file", "check the name")
+        problems.add(str(file), "does not exist", "check the name")
         problems.refuse()
     found = _parquet(file, problems, rows) if file.suffix.lower() in PARQUET else _csv(file, format, problems, rows)
     try:
         yield from found
     except UnicodeError:
-        problems.add(str(file), "is no text in the encoding of the schema", "write it in that encoding")
+        problems.add(str(file), "is not text in the encoding of the schema", "write it in that encoding")
     except UNREADABLE:  # the error's own text may quote a record
-        problems.add(str(file), "is no readable table", "check the file; write it anew")
+        problems.add(str(file), "is not a readable table", "check the file, or write it again")
     problems.refuse()
 
 
@@ -67,7 +67,7 @@ def _parquet(file: Path, problems: Problems, rows: int) -> Iterator[Frame]:
         for batch in table.iter_batches(rows):
             yield as_frame(batch)
     except pyarrow.ArrowException:
-        problems.add(str(file), "is no readable Parquet table", "check the file; write it anew")
+        problems.add(str(file), "is not a readable Parquet table", "check the file, or write it again")
 
 
 def _texts(column: Sequence[str | None]) -> Cells:

@@ -102,7 +102,7 @@ def checked_steps(
         raise BadAnswer(f"site {site!r} answered another question than {request}")
     if fields.get("grid") != scale.grid or fields.get("noise_std") != scale.site_std:
         raise BadAnswer(
-            f"site {site!r} answered {request} on the grid {fields.get('grid')!r} with noise of deviation "
+            f"site {site!r} answered {request} on the grid {fields.get('grid')!r} with noise of standard deviation "
             f"{fields.get('noise_std')!r}, agreed are {scale.grid!r} and {scale.site_std!r}"
         )
     if set(message.arrays) != {STEPS} or steps is None or steps.shape != (scale.mean.release.dimension,):

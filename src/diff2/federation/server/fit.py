@@ -63,7 +63,7 @@ def fit_at_sites(
         timeout: seconds a site has for an answer.
         directory: a fit that was killed in it is resumed.
         watch: called after every exchange with the sites.
-        progress: is called at each release with the share of the budget that is spent, and what is asked for.
+        progress: called at each release with the share of the budget that is spent, and the purpose.
     """
     positive("timeout", timeout)
     check_trust(agreement, len(sites))

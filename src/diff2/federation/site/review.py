@@ -94,7 +94,7 @@ def _trained(agreement: Agreement) -> dict[str, str]:
     return {
         "columns": "; ".join(f"{name}: {_meaning(scaling)}" for name, scaling in encoding.inputs.items()),
         "target": f"{encoding.target}: {target}",
-        "missing or unknown": "numbers outside are clamped; what is no number, or no class, becomes a public stand-in",
+        "missing or unknown": "numbers outside are clamped; anything else becomes a public stand-in",
         "algorithm": settings,
         "model": f"fully connected, hidden layers {list(agreement.model.hidden)}, {run.dtype}, engine {run.engine}",
     }
