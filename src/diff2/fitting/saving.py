@@ -163,8 +163,8 @@ def _readme(saved: Saved) -> str:
     guarantee = saved.ledger.guarantee()
     if guarantee.private:
         shared = (
-            "The files below are made of public facts and of what was released under this guarantee, and of nothing "
-            "else. All of them may be shared with whom the guarantee is made for; keep them together."
+            "The files below hold only public facts and what was released under this guarantee. "
+            "All of them may be shared with everyone the guarantee is meant for; keep them together."
         )
     else:
         shared = "**Share none of these files**: the model is not private."
@@ -177,9 +177,9 @@ def _readme(saved: Saved) -> str:
 | file | what it holds |
 | --- | --- |
 | `{ARRAYS}` | the arrays of the model; the guarantee is in its metadata |
-| `{PREPARATION}` | how arrays and numbers make a model |
+| `{PREPARATION}` | how to rebuild the model from the arrays |
 | `{SCHEMA}` | columns, bounds, categories and target: what was known publicly |
-| `{HEALTH}` | what releases say of the model's worth: a private score, noise against estimates |
+| `{HEALTH}` | the quality of the model, from releases: a private score, noise against estimates |
 | `{LEDGER}` | every release with its price; `diff2 account` adds them up |
 
 Predictions for private rows are private: they are not covered by the guarantee, and are not in this folder.

@@ -77,12 +77,12 @@ class Standing(NamedTuple):
             found.append(f"{len(known)} different fingerprints of records; all count as if they were about the same.")
         leaks = sorted({leak for run in self.runs for leak in run.leaks})
         if leaks:
-            found.append(f"Not counted, for no epsilon says what it costs: {'; '.join(leaks)}.")
+            found.append(f"Not counted, because no epsilon covers it: {'; '.join(leaks)}.")
         profiles = [profile for run in self.runs for profile in run.spent.profiles]
         if largest_mu(profiles) is None and len(self.runs) > 1:
             found.append(
                 "Runs on random batches are added up as if their settings had been fixed beforehand; choose them "
-                "without looking at earlier results."
+                "independently of earlier results."
             )
         return found
 

@@ -33,7 +33,7 @@ CLAIMS = (  # of the header, protected by the chain alone
     "shows"
 )
 OF_FIT = "sha256, purpose, and the dimension of a choice"  # of a release of a fit, likewise
-NOISED = "the deviation of every noise, from its multiplier and sensitivity"
+NOISED = "the noise of every release, from its multiplier and sensitivity"
 PLANNED = (
     "the noise multipliers, from algorithm, budget, sizes and protection",
     "number, order and purpose of the releases, against the plan",

@@ -2,7 +2,7 @@
 
 A line ends in ``"chain"``: the SHA-256 of the chain of the line before and of its own text up to there. A line that is
 changed, removed, doubled or moved no longer fits, and neither does one that is written with other spaces. Whoever can
-write the whole file can compute the chain anew: against its author only a signature helps (``signing.py``).
+write the whole file can recompute the chain: against its author only a signature helps (``signing.py``).
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from .ledger import Ledger
 SIGNATURE = "ledger.sig"  # beside the ledger
 HOW = "make one with: diff2 keygen key.pem"
 PROVES = (
-    "The signature says who vouches for this ledger and the model it names, and that neither was changed since. It "
-    "does not say that records were clipped or noise was added: that is a claim of the program that wrote the ledger, "
-    "and of whoever ran it. Whoever holds the key can sign an invention."
+    "The signature shows who vouches for this ledger and the model it names, and that neither was changed since. It "
+    "does not prove that records were clipped or noise was added: that is a claim of the program that wrote the "
+    "ledger, and of whoever ran it. Whoever holds the key can sign an invented run."
 )
 
 

@@ -1,6 +1,6 @@
 """The verdict on a run: is it what its ledger says, and is this model the one that it returned?
 
-Everything is looked at that can be checked without the records. ``diff2 verify`` prints it, ``diff2 report`` shows it.
+Everything is checked that can be checked without the records. ``diff2 verify`` prints it, ``diff2 report`` shows it.
 """
 
 from __future__ import annotations

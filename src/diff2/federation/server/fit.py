@@ -3,7 +3,7 @@
 Under one seed the model has the same bytes as :func:`diff2.fit` on the records of all sites, one after the other: sites
 compute their sums with the same class, and both add them up by one function, in the order of the sites.
 
-A fit that was killed is begun anew with the key of its noise: the same questions get the same answers, at the sites and
+A fit that was killed starts again with the key of its noise: the same questions get the same answers, at the sites and
 in the ledger, so nothing is released twice.
 """
 
