@@ -22,11 +22,11 @@ class DatasetSettings(CommonSettings):
 
     Args:
         dataset: its name in the catalogue.
-        rows: ``"train"`` takes the publisher's own training part only, where there is one.
-        symbolic: columns of text as ``"one_hot"`` indicators, or as ``"codes"``: the place in a sorted public list.
+        rows: ``"train"``: only the publisher's training part, where there is one.
+        symbolic: columns of text as ``"one_hot"`` indicators, or as ``"codes"``: the position in a sorted public list.
         indicators: ``"keep"`` leaves columns of 0 and 1 as they are whatever ``scale`` says; ``"scale"`` treats them
             like numbers.
-        totals: ``"keep"``, or ``"average"``: averages in the place of totals, where the catalogue knows them.
+        totals: ``"keep"``, or ``"average"``: averages instead of totals, where the catalogue knows them.
         folders: where to look for the table before DIFF2_DATA and the user's cache.
     """
 
