@@ -1,4 +1,4 @@
-"""Train models on private records spread over several owners, under differential privacy, with DIFF2.
+"""Fit and train models on private records under differential privacy, with DIFF2 and other algorithms.
 
 The names below are found on first use, so that ``diff2 --help`` does not wait for PyTorch.
 

@@ -120,4 +120,4 @@ def locked(path: Path, what: str, *, patience: float) -> Iterator[None]:
         with FileLock(path, timeout=patience, poll_interval=0.1):
             yield
     except Timeout:
-        raise Diff2Error(f"another process works on {what}; wait until it has ended") from None
+        raise Diff2Error(f"another process uses {what}; wait until it has ended") from None

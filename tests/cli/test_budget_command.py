@@ -162,3 +162,8 @@ def test_outside_of_a_project_nothing_is_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
     assert diff2_here("budget", tmp_path / "none").exit_code == 1
     assert diff2_here("budget", tmp_path, "--epsilon", 1).exit_code == 2
+
+
+def test_a_folder_without_runs_says_so(tmp_path):
+    assert diff2_here("budget", tmp_path).stdout == "no runs yet.\n"
+    assert "no runs yet; the limit is 3." in diff2_here("budget", tmp_path, "--epsilon", 3, "--delta", DELTA).stdout

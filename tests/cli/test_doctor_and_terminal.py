@@ -46,7 +46,7 @@ def test_the_doctor_works_without_pytorch_and_names_what_is_missing(tmp_path, mo
 def test_the_doctor_finds_a_folder_that_cannot_be_written(tmp_path):
     result = diff2_here("doctor", tmp_path / "none", "--json")
     assert result.exit_code == 1
-    assert "nothing can be written" in json.loads(result.stdout)["problems"][0]
+    assert "is not a folder" in json.loads(result.stdout)["problems"][0]
 
 
 def test_the_shell_can_complete():

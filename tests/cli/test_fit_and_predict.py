@@ -12,7 +12,7 @@ import pandas
 import pytest
 
 import diff2
-from commands import diff2_here, single_line, unframed
+from commands import RUN, diff2_here, single_line, unframed, write_folder
 from diff2 import FittedModel, InvalidArgument, Ledger
 from diff2.tables.kinds import Number, Regression
 from diff2.tables.streams import stream_table
@@ -121,7 +121,7 @@ def test_a_seed_is_not_private(tmp_path):
         (["--delta", 1], "delta"),
         (["--unit", "person"], "unit='person'"),
         (["--unit", "group"], "needs the column"),
-        (["--clients", "clinic"], "column 'clinic' is not there"),
+        (["--clients", "clinic"], "column 'clinic' is missing"),
         (["--weighting", "none"], "weighting"),
         (["--schema", "nowhere.toml"], "no schema at nowhere.toml"),
     ],
@@ -178,9 +178,9 @@ def test_what_can_be_wrong_with_a_prediction(tmp_path):
     (tmp_path / "latin.csv").write_bytes(new.read_bytes() + b"\xe9")
     for words, text in [
         ((tmp_path / "nothing", new, "--out", out), "no model in"),
-        ((tmp_path / "model", tmp_path / "nothing.csv", "--out", out), "is no file"),
-        ((tmp_path / "model", tmp_path / "less.csv", "--out", out), "column 'sex' is not there"),
-        ((tmp_path / "model", tmp_path / "latin.csv", "--out", out), "is no text in the encoding"),
+        ((tmp_path / "model", tmp_path / "nothing.csv", "--out", out), "does not exist"),
+        ((tmp_path / "model", tmp_path / "less.csv", "--out", out), "column 'sex' is missing"),
+        ((tmp_path / "model", tmp_path / "latin.csv", "--out", out), "is not text in the encoding"),
         ((tmp_path / "model", new, "--out", out, "--id", "name"), "has no column 'name' for --id"),
         ((tmp_path / "model", new, "--out", out, "--probabilities"), "is for classes"),
         ((tmp_path / "model", new, "--out", new), "is the table itself"),
@@ -233,3 +233,10 @@ def test_verify_compares_the_model_with_the_closing_line_and_says_how_releases_w
     result = diff2_here("verify", folder / "model")
     assert result.exit_code == 1
     assert "another model" in result.stderr
+
+
+def test_a_run_of_train_is_named_as_one(tmp_path):
+    folder = write_folder(tmp_path, RUN, north=60, south=45)
+    assert diff2_here("train", folder / "run.toml", "--out", folder / "run", "--quiet").exit_code == 0
+    result = diff2_here("predict", folder / "run", folder / "north.csv", "--out", folder / "found.csv")
+    assert (result.exit_code, "is a run of diff2 train" in result.stderr) == (1, True)

@@ -53,7 +53,7 @@ def test_a_run_is_signed_and_by_whom_is_checked(copy, keys):
     assert diff2_here("verify", copy, "--public", public).exit_code == 1  # not signed yet
     result = diff2_here("sign", copy, "--key", mine)
     assert result.exit_code == 0, result.stderr
-    assert "does not say that records were clipped" in " ".join(result.stdout.split())
+    assert "does not prove that records were clipped" in " ".join(result.stdout.split())
     assert diff2_here("verify", copy, "--public", public).exit_code == 0
     assert diff2_here("verify", copy).exit_code == 0
     assert diff2_here("verify", copy, "--public", stranger).exit_code == 1
@@ -74,7 +74,7 @@ def test_a_signed_run_cannot_be_rewritten(copy, keys):
     (copy / "ledger.sig").write_text(json.dumps(forged | {"signature": "00" * 64}))
     assert diff2_here("verify", copy).exit_code == 1
     (copy / "ledger.sig").write_text("nothing")
-    assert "is no signature" in single_line(diff2_here("verify", copy).stderr)
+    assert "is not a signature" in single_line(diff2_here("verify", copy).stderr)
     (copy / "ledger.sig").unlink()
     diff2_here("sign", copy, "--key", other)  # somebody else may sign it, and is not taken for the first
     assert diff2_here("verify", copy, "--public", public).exit_code == 1

@@ -184,7 +184,7 @@ def test_the_key_of_the_run_file_is_beside_it_and_read_before_anything_is_spent(
     assert "no key at" in single_line(diff2_here(*words).stderr)
     for content in (b"nothing", b""):
         (folder / "key.pem").write_bytes(content)
-        assert "no PEM key" in single_line(diff2_here(*words).stderr)
+        assert "is not a PEM private key" in single_line(diff2_here(*words).stderr)
     write_key(folder / "key.pem", x25519.X25519PrivateKey)
     assert "not an Ed25519 key" in single_line(diff2_here(*words).stderr)
     assert not (folder / "run").exists()

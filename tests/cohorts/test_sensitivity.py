@@ -93,7 +93,7 @@ def test_equal_iterates_give_an_exact_zero_without_sensitivity(cohort):
 
 def test_a_question_that_was_only_declared_has_no_answer():
     population = Population(SIZES)
-    with pytest.raises(ValueError, match="declared and not asked"):
+    with pytest.raises(ValueError, match="declared but not asked"):
         bounded(population, Question.gradient(1.0), None, 0.0)
 
 

@@ -289,7 +289,7 @@ def test_archive_without_a_member(gas, server, tmp_path):
     files, _ = gas_years()
     del files["gt_2014.csv"]
     server.files["/gas.zip"] = zipped(files)
-    assert "holds no gt_2014.csv" in fails(gas, tmp_path / "to")
+    assert "has no gt_2014.csv" in fails(gas, tmp_path / "to")
 
 
 @pytest.mark.parametrize("full", ["archive", "table"])
@@ -307,6 +307,12 @@ def test_no_space_left(gas, tmp_path, monkeypatch, full):
     message = fails(gas, tmp_path / "to")
     assert f"no space left in {tmp_path / 'to'}" in message
     assert "--to DIR" in message
+
+
+def test_a_part_that_another_fetch_renames_meanwhile_is_no_error(gas, tmp_path, monkeypatch):
+    gone = tmp_path / f".{gas.file}.abc.part"
+    monkeypatch.setattr(fetching.Path, "glob", lambda self, pattern: iter([gone]))
+    fetching._remove_stale(tmp_path / gas.file)
 
 
 def test_folder_that_cannot_be_written(gas, tmp_path):
@@ -374,13 +380,13 @@ def test_commands(gas, tmp_path, monkeypatch):
     monkeypatch.setitem(CATALOGUE, "gas_turbine", gas)
     listed = run("list")
     assert listed.exit_code == 0
-    assert listed.stdout.count("not here │") == 5
+    assert listed.stdout.count("missing │") == 5
     fetched = run("fetch", "gas_turbine", "--to", tmp_path)
     assert fetched.exit_code == 0, fetched.stderr
     assert str(tmp_path / gas.file) in fetched.stdout
     assert "CC BY 4.0" in fetched.stdout
     listed = run("list", "--data-dir", tmp_path)
-    assert listed.stdout.count("not here │") == 4
+    assert listed.stdout.count("missing │") == 4
     assert '"rows": 36733' in run("list", "--json").stdout
 
 

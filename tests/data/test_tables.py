@@ -83,7 +83,7 @@ def test_formats_give_the_same_clients(two, tmp_path, kind):
 def test_another_way_to_write_csv_files(two, tmp_path):
     file = tmp_path / "w.csv"
     frame(30).rename(columns={"age": "âge"}).to_csv(file, index=False, sep=";", decimal=",", encoding="latin-1")
-    with pytest.raises(InvalidArgument, match=r"no text in the encoding utf-8.*\[data.format\]"):
+    with pytest.raises(InvalidArgument, match=r"not text in the encoding utf-8.*\[data.format\]"):
         load_clients(two(files=(str(file),)))
     tables = load_clients(two(files=(str(file),), format=FileFormat(";", "latin-1", ",")))
     assert list(tables.encoding.inputs) == ["âge", "smoker"]
@@ -375,7 +375,7 @@ def test_missing_file(two, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"", "is empty"), (b"age,smoker,visits\n", "holds no record"),
-     (b"\xff\xfe\x00\xd8,73.125", "mark of utf-16"), (b"a,b\n\xff,73.125", "no text in the encoding"),
+     (b"\xff\xfe\x00\xd8,73.125", "mark of utf-16"), (b"a,b\n\xff,73.125", "not text in the encoding"),
      (b"age;visits\n1;73.125\n", "set the delimiter to ';'")],
 )  # fmt: skip
 def test_unreadable_file(two, tmp_path, content, message):
@@ -390,7 +390,7 @@ def test_unreadable_file(two, tmp_path, content, message):
 def test_unreadable_parquet(two, tmp_path):
     file = tmp_path / "west.parquet"
     file.write_bytes(b"PAR1 73.125")
-    with pytest.raises(InvalidArgument, match="no readable Parquet"):
+    with pytest.raises(InvalidArgument, match="not a readable Parquet"):
         load_clients(two(files=(str(file),)))
 
 
@@ -429,8 +429,8 @@ def test_record_without_client(two, tmp_path):
         ({"group_column": "visits"}, "target='visits'"),
         ({"file": "a.csv", "files": (), "client_column": "p", "group_column": "p"}, "unit = 'client'"),
         ({"clients": 0, "file": "a.csv", "files": ()}, "clients >= 1"),
-        ({"clients": 3}, "clients=3 deals the records of one file"),
-        ({"clients": 3, "file": "a.csv", "files": (), "client_column": "site"}, "clients=3 deals"),
+        ({"clients": 3}, "clients=3 splits the records of one file"),
+        ({"clients": 3, "file": "a.csv", "files": (), "client_column": "site"}, "clients=3 splits"),
         ({"holdout": 0.0}, "holdout"),
         ({"holdout": 1.0}, "holdout"),
         ({"holdout_seed": -1}, "holdout_seed >= 0"),

@@ -40,8 +40,8 @@ def refused(tmp_path, message, table=TABLE, schema=VISITS, **options):
 
 def test_columns_the_table_lacks_are_named_at_once_and_so_are_names_that_are_there_twice(tmp_path):
     frame = pandas.DataFrame(TABLE)
-    text = refused(tmp_path, "column 'age' is not there", frame[["visits"]])
-    assert "column 'sex' is not there" in text
+    text = refused(tmp_path, "column 'age' is missing", frame[["visits"]])
+    assert "column 'sex' is missing" in text
     refused(tmp_path, "column 'visits' is there twice", frame[["age", "sex", "visits", "visits"]])
 
 
@@ -206,7 +206,7 @@ def test_new_categories_and_odd_cells_are_predicted_for_and_missing_columns_name
     model = fit(TABLE)
     odd = {"age": [np.nan, np.inf, 1e300, "many"], "sex": ["d", "", None, 7]}
     assert ((model.predict(odd) >= 0) & (model.predict(odd) <= 10)).all()
-    with pytest.raises(diff2.InvalidArgument, match="column 'sex' is not there"):
+    with pytest.raises(diff2.InvalidArgument, match="column 'sex' is missing"):
         model.predict({"age": [3.0]})
 
 

@@ -150,5 +150,5 @@ class TestLedger:
     def test_a_table_without_the_target_is_refused(self):
         table = draw(500, 6, "numbers")
         del table["y"]
-        with pytest.raises(InvalidArgument, match="'y' is not there"):
+        with pytest.raises(InvalidArgument, match="'y' is missing"):
             diff2.evaluate(fitted("numbers"), table, epsilon=1.0)

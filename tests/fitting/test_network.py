@@ -234,8 +234,8 @@ def test_a_model_that_needs_no_module_refuses_one(model, tmp_path):
     ("options", "message"),
     [
         ({"method": "forest"}, "method"),
-        ({"method": "features", "model": linear()}, "a model is for method='network'"),
-        ({"model": linear()}, "a model is for method='network', got method='auto'"),
+        ({"method": "features", "model": linear()}, "model goes with method='network'"),
+        ({"model": linear()}, "model goes with method='network', got method='auto'"),
         ({"method": "network", "model": "mlp"}, "expected model to be a torch.nn.Module, got str"),
         ({"method": "network", "model": nn.Linear(3, 1)}, f"cannot be applied to the {WIDTH} inputs"),
         ({"method": "network", "model": linear(2)}, r"give 1 number\(s\) for a record, got \(3, 2\)"),

@@ -147,7 +147,7 @@ def test_a_ledger_that_says_less_than_it_cost_is_refused(tmp_path, field, value)
         ({**CANDIDATES, "w": Schema({"x": Number(0, 1)}, "y", Regression(0, 5))}, {}, "one target"),
         (CANDIDATES, {"repetitions": 0}, "repetitions >= 1"),
         (CANDIDATES, {"epsilon": math.inf}, "finite epsilon"),
-        ({"w": Schema({"w": Number(0, 1)}, "y", Regression(0, 4))}, {}, "column 'w' is not there"),
+        ({"w": Schema({"w": Number(0, 1)}, "y", Regression(0, 4))}, {}, "column 'w' is missing"),
     ],
 )
 def test_what_is_refused_before_anything_is_spent(candidates, options, message):

@@ -205,7 +205,7 @@ class TestRefused:
 
     def test_what_is_not_listed(self):
         for part in ("Session", "FittedModel", "os.system", "", None, 3):
-            self.refuses(TargetMean(0.0, 1.0), match="none that is known", change=lambda t, _, p=part: t.update(part=p))
+            self.refuses(TargetMean(0.0, 1.0), match="not known here", change=lambda t, _, p=part: t.update(part=p))
         with pytest.raises(InvalidArgument):
             Unpacked(BOUNDED).statistic(["TargetMean"], {})
 

@@ -140,7 +140,7 @@ def test_the_compiled_engine_tells_no_norms():
     case = paper_case(4)
     pytest.importorskip("diff2.gradients.kernels")
     engine = make_engine("compiled", case.model, case.loss, case.records)
-    with pytest.raises(InvalidArgument, match="the 'compiled' engine does not tell norms"):
+    with pytest.raises(InvalidArgument, match="the 'compiled' engine returns no norms"):
         engine.norms(start_of(case.model), case.records)
 
 

@@ -299,6 +299,13 @@ def test_the_card_has_the_metadata_that_hugging_face_reads(fitted):
     assert stated_guarantee(fitted / "model.safetensors") == facts(fitted)["guarantee"]["sentence"]
 
 
+def test_no_page_is_written_about_a_run_that_does_not_exist(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = diff2_here("report", "none")
+    assert (result.exit_code, "no ledger at" in result.stderr) == (1, True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_fit_whose_metadata_state_another_guarantee_is_broken(fitted, tmp_path):
     copy = shutil.copytree(fitted, tmp_path / "copy")
     data = (copy / "model.safetensors").read_bytes()

@@ -115,7 +115,7 @@ def test_check_counts_for_the_owner():
     schema = Schema({"a": Number(0, 9), "b": Category(("x",)), "c": Flag(), "d": when}, "y", Classes((0, 1)))
     table = {"a": ["1", "12", "?", "x"], "b": ["x", "y", None, "z"], "c": ["yes", "2", None, "ja"],
              "d": ["2000-05-05", "1999-01-01", "", "soon"], "y": [0, 1, 2, None]}  # fmt: skip
-    with pytest.warns(PrivacyLeakWarning, match="for the owner of the data alone"):
+    with pytest.warns(PrivacyLeakWarning, match="only for the owner of the data"):
         found = check(table, schema)
     assert [tuple(one) for one in found] == [
         ("a", 1, 1, 1),
@@ -155,10 +155,10 @@ def test_schema_names_what_is_wrong_with_a_file(people):
     result = diff2_here("schema", people, "--target", "visits")
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert "is no text in the encoding utf-8" in result.stderr
+    assert "is not text in the encoding utf-8" in result.stderr
     result = diff2_here("schema", people, people.parent / "none.csv", "--target", "visits", "--encoding", "latin-1")
     assert "set the delimiter to ';'" in result.stderr
-    assert "none.csv is no file" in result.stderr
+    assert "none.csv does not exist" in result.stderr
     assert result.stderr.count("\n") == 3  # a heading and one line for each problem
 
 

@@ -294,7 +294,7 @@ def test_prediction_needs_no_target_and_knows_new_categories():
 def test_missing_columns_are_named_all_at_once():
     text = message(encode, {"Age": [1], "sex": ["f"]}, SCHEMA, with_target=False)
     for name in ("age", "income", "ward", "smoker", "joined", "left"):
-        assert f"column '{name}' is not there" in text
+        assert f"column '{name}' is missing" in text
     assert "did you mean 'Age'" in text
     assert "'y'" not in text
 
@@ -305,7 +305,7 @@ def test_missing_columns_are_named_all_at_once():
 def test_a_table_is_refused_for_all_its_problems_at_once():
     schema = Schema({"a": Number(0, 1), "b": Number(), "c": Flag(), "d": Flag()}, "y", Counts(3), "who")
     text = message(encode, pandas.DataFrame({"a": ["secret"], "b": ["secret"], "y": [17]}), schema)
-    for part in ("'c' is not there", "'d' is not there", "'who' is not there",
+    for part in ("'c' is missing", "'d' is missing", "'who' is missing",
                  "fewer than 50 records", "more columns than records"):  # fmt: skip
         assert part in text, part
     assert "secret" not in text

@@ -66,7 +66,7 @@ def test_a_damaged_gzip_file_is_refused_with_a_fixed_text(tmp_path):
     for damaged in (whole[:200], whole[:200] + bytes(200) + whole[400:]):
         (tmp_path / "t.csv.gz").write_bytes(damaged)
         for read in (read_tables, lambda path: list(stream_table(path))):
-            with pytest.raises(InvalidArgument, match=r"is no readable .*table; check the file"):
+            with pytest.raises(InvalidArgument, match=r"is not a readable .*table; check the file"):
                 read(tmp_path / "t.csv.gz")
 
 
@@ -85,7 +85,7 @@ def test_a_wrong_delimiter_is_named(tmp_path, delimiter):
 def test_a_wrong_encoding_is_named(tmp_path, written, declared):
     (tmp_path / "t.csv").write_text("a;b\n" + "x;y\n" * 9000 + "sécrêt;2\n", encoding=written)
     text = message(tmp_path / "t.csv", FileFormat(";", declared))
-    assert f"is no text in the encoding {declared}" in text
+    assert f"is not text in the encoding {declared}" in text
     assert "--encoding" in text
     assert "position" not in text
 
@@ -145,7 +145,8 @@ def test_problems_of_several_files_are_reported_at_once(tmp_path):
     names = ["a.csv", "b.csv", "c.csv", "d.csv", "e.parquet", "f.csv.gz", "g.csv"]
     text = message([tmp_path / name for name in names])
     for part in ("b.csv has one column only", "c.csv and", "differ in the columns 'x', 'z'", "d.csv is there twice",
-                 "e.parquet is no readable Parquet", "f.csv.gz is no readable CSV", "g.csv is no file"):  # fmt: skip
+                 "e.parquet is not a readable Parquet", "f.csv.gz is not a readable CSV",
+                 "g.csv does not exist"):  # fmt: skip
         assert part in text, part
 
 
@@ -166,7 +167,7 @@ def test_a_damaged_archive_is_refused(tmp_path):
     whole = bytearray(gzip.compress(b"a,b\n" + b"1,2\n" * 1000))
     whole[12:20] = b"\xff" * 8
     (tmp_path / "t.csv.gz").write_bytes(bytes(whole))
-    assert "is no readable CSV" in message(tmp_path / "t.csv.gz")
+    assert "is not a readable CSV" in message(tmp_path / "t.csv.gz")
 
 
 def test_undecodable_bytes_are_read_where_a_site_must_answer(tmp_path):
@@ -177,7 +178,7 @@ def test_undecodable_bytes_are_read_where_a_site_must_answer(tmp_path):
 def test_a_truncated_archive_is_refused(tmp_path):
     whole = gzip.compress(b"a,b\n" + b"1,2\n" * 1000)
     (tmp_path / "t.csv.gz").write_bytes(whole[: len(whole) // 2])
-    assert "is no readable CSV" in message(tmp_path / "t.csv.gz")
+    assert "is not a readable CSV" in message(tmp_path / "t.csv.gz")
 
 
 def test_parquet_without_pyarrow_names_the_remedy(tmp_path, monkeypatch):

@@ -179,7 +179,8 @@ def test_wrong_arguments_are_named_at_once():
         Schema.from_arguments, ["age", "sex"], bounds={"agee": (0, 1), "sex": 3}, categories={"sex": ["f"], "x": ["y"]},
         flags=["sex"], classes=[0, 1], target_bounds=(0, 1),
     )  # fmt: skip
-    for part in ("'agee', which is no column; did you mean 'age'", "'x', which is no column", "'sex' is named in two",
-                 "'sex' has bounds that are no pair", "two of classes, target_bounds"):  # fmt: skip
+    for part in ("'agee', which is not a column; did you mean 'age'", "'x', which is not a column",
+                 "'sex' is named in two", "'sex' has bounds that are not a pair",
+                 "two of classes, target_bounds"):  # fmt: skip
         assert part in text, part
     assert "1 pairs for 2 columns" in message(Schema.from_arguments, ["a", "b"], bounds=[(0, 1)])

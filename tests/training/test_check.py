@@ -59,7 +59,7 @@ GOOD = {
         ["ghost"] * 2,
     ),
     "double": (nn.Linear(3, 1).double(), dict(inputs=torch.rand(2, 3)), "columns", ["columns"]),
-    "a loss of one's own": (
+    "your own loss needs": (
         nn.Linear(3, 1),
         dict(inputs=(3,), targets=torch.zeros(4, 1), loss=lambda outputs, targets: (outputs - targets).abs().sum(1)),
         "columns",
@@ -140,7 +140,7 @@ def test_bad_arguments_are_refused():
         diff2.check(lambda x: x)
     assert "needs targets=" in diff2.check(nn.Linear(3, 1), (3,), loss=lambda outputs, targets: outputs).problems[0]
     assert "did you mean 'squared'" in diff2.check(nn.Linear(3, 1), (3,), loss="sqared").problems[0]
-    assert "cannot be made tensors" in diff2.check(nn.Linear(3, 1), "ab").problems[0]
+    assert "cannot be turned into tensors" in diff2.check(nn.Linear(3, 1), "ab").problems[0]
 
 
 def test_refused_layers_have_one_word():

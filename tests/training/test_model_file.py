@@ -46,5 +46,5 @@ def test_types_are_those_of_pytorch():
 @pytest.mark.parametrize("data", [b"", b"nothing", b"\xff" * 64])
 def test_what_is_no_model_is_refused(tmp_path, data):
     (tmp_path / MODEL).write_bytes(data)
-    with pytest.raises(LedgerError, match="not a model that a run has saved"):
+    with pytest.raises(LedgerError, match="not a saved model"):
         file_digest(tmp_path / MODEL)

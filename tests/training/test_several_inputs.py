@@ -168,7 +168,7 @@ BAD = {
     "targets": (((X, KEY), Y[:-1]), "40 inputs and 39 targets"),
     "no names": (({1: X}, Y), "inputs of clients.0. by name"),
     "none at all": (({}, Y), "by name"),
-    "text": (({"x": X, "key": np.array(["a"] * N)}, Y), "cannot be made tensors"),
+    "text": (({"x": X, "key": np.array(["a"] * N)}, Y), "cannot be turned into tensors"),
     "NaN": (((X / 0 * 0, KEY), Y), "clients hold values that cannot be used"),
     "an index too large": (((X, KEY + 1), Y), "clients hold values that cannot be used"),
     "other inputs": ([((X, KEY), Y), ((X, KEY.double()), Y)], r"clients\[1\] has the inputs .*float64, \(\) of type"),

@@ -40,10 +40,11 @@ def _section(kind: type[Exception], messages: list[str]) -> str:
     name = kind.__name__
     what = "A warning" if issubclass(kind, Warning) else f"An error; exit status {STATUS.get(name, 1)}"
     about = inspect.cleandoc(kind.__doc__ or "").replace("``", "`")
-    text = f"## {name}\n\n{about}\n\n*{what}; a `{kind.__bases__[0].__name__}`.*\n"
+    text = f"## {name}\n\n{about}\n\n*{what}; derived from `{kind.__bases__[0].__name__}`.*\n"
     if messages:
         items = "".join(f"<li>{html.escape(one)}</li>" for one in messages)
-        text += f"\n<details><summary>{len(messages)} messages</summary><ul>{items}</ul></details>\n"
+        count = "1 message" if len(messages) == 1 else f"{len(messages)} messages"
+        text += f"\n<details><summary>{count}</summary><ul>{items}</ul></details>\n"
     return text
 
 

@@ -24,7 +24,7 @@ class Algorithm:
     """Settings, and what the loop, the planner and the sites need to know.
 
     Args:
-        rounds: R, how many rounds are made.
+        rounds: R, the number of rounds.
         routine: what to do with the estimate.
     """
 
@@ -36,7 +36,7 @@ class Algorithm:
     routine: Routine
 
     def questions(self, round: int, population: Population) -> Iterable[Question]:
-        """Declare what is asked in a round: from public numbers alone."""
+        """Declare what is asked in a round, from public numbers alone."""
         raise NotImplementedError
 
     def estimate(self, state: State, round: Round) -> tuple[Estimate, State]:
@@ -61,7 +61,7 @@ class Algorithm:
 
         Args:
             sigma: returns the noise of another algorithm's gradients on the same budget, in units of its radius.
-            dimension: the number of parameters; None where it is not known.
+            dimension: the number of parameters; None if it is not known.
         """
         return self
 

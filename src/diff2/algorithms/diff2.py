@@ -37,7 +37,7 @@ class Diff2(Algorithm):
         restart_interval: T. A fresh gradient every T rounds; 1 is DP-GD. ``"auto"`` chooses it from public numbers
             when the run is built, with gradient descent as the routine (``interval.py``).
         clip_gradient: C_1, the radius for a record's gradient.
-        clip_smoothness: C_2; a record's difference is clipped to C_2 times the distance of the two iterates.
+        clip_smoothness: C_2; a record's difference is clipped to C_2 times the distance between the two iterates.
         routine: what to do with the estimate.
         budget_split: u > 1: restarts get the share 1/u of the budget, differences the rest. Where the routine makes
             releases itself it gets a third, and restarts and differences share the rest; or give the paper's pair
@@ -95,7 +95,7 @@ class Diff2(Algorithm):
         return replace(self, restart_interval=found.restart_interval)
 
     def interval(self, sigma: float, dimension: int) -> Interval:
-        """Return the restart interval for DP-GD's noise, which has this deviation in units of C1."""
+        """Return the restart interval for DP-GD's noise of this standard deviation, in units of C1."""
         routine, split = self.routine, self.budget_split
         if not isinstance(routine, GradientDescent) or isinstance(split, tuple) or math.isinf(self.clip_smoothness):
             raise InvalidArgument(

@@ -73,8 +73,8 @@ class DPSGD(Algorithm):
 def rounds_for(*, epochs: float, batch_size: int, records: int | Sequence[int]) -> int:
     """Return how many batches a ``DataLoader`` makes in these epochs: the rounds of a run with batches of this size.
 
-    Batches are drawn anew in every round, so an epoch is a count, and no pass through the data: in each round a record
-    takes part with the probability ``batch_size / records``, the sampling rate that the guarantee is computed from.
+    Batches are drawn afresh in every round, so an epoch is a count, not a pass through the data: in each round a record
+    takes part with probability ``batch_size / records``, the sampling rate that the guarantee is computed from.
 
     Args:
         records: how many there are, of all clients or of each: public numbers. With Poisson batches, ``public_sizes``.

@@ -103,7 +103,7 @@ class DPFedAvg(Algorithm):
 
 @dataclass(frozen=True)
 class DPScaffold(DPFedAvg):
-    """Federated averaging with control variates against the drift of clients that differ. Settings as ``DPFedAvg``."""
+    """Federated averaging with control variates against the drift of differing clients. Settings as ``DPFedAvg``."""
 
     name: ClassVar[str] = "dpscaffold"
 

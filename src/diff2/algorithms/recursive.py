@@ -34,7 +34,7 @@ class RecursiveDiff2(Algorithm):
     """DIFF2 by recursive momentum (DIFF2-RM): nothing to split and no interval to choose.
 
     Args:
-        clip_gradient, clip_smoothness: C_1 and C_2, as in :class:`Diff2`.
+        clip_gradient, clip_smoothness: C_1 and C_2, as in ``Diff2``.
         least_gain: the gain is at least this. Clipped differences drift; a floor bounds how long that is remembered.
     """
 

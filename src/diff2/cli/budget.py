@@ -13,13 +13,15 @@ from .options import Json
 def budget(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that holds the runs, at any depth.")],
     epsilon: Annotated[float | None, typer.Option(help="Set this limit for all runs together.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Of the limit; without --epsilon: add up at this delta.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="The delta of the limit; without --epsilon: state the total at this delta.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what all runs in a folder cost together, and set a limit for them.
+    """Show what all runs in a folder cost together, and set a limit for them.
 
-    All are taken to be about the same records. With --epsilon and --delta the folder becomes a project: diff2 train,
-    fit and evaluate then refuse, with exit status 3 and before anything is spent, what would exceed that limit.
+    All are assumed to use the same records. With --epsilon and --delta the folder becomes a project: diff2 train, fit
+    and evaluate then refuse, with exit status 3 and before anything is spent, what would exceed that limit.
     """
     with ending():
         from ..errors import BudgetExceeded, InvalidArgument
@@ -27,18 +29,19 @@ def budget(
         from ..privacy import Budget
 
         if epsilon is not None and delta is None:
-            raise typer.BadParameter("give --delta with --epsilon: one for all runs, below that of each")
+            raise typer.BadParameter("give --delta with --epsilon: the delta of the limit")
         if epsilon is not None and delta is not None:
             set_limit(folder, Budget(epsilon, delta))
         elif not folder.is_dir():
-            raise InvalidArgument(f"{folder} is no folder; make a project with --epsilon and --delta")
+            raise InvalidArgument(f"{folder} is not a folder; --epsilon and --delta make it a project")
         found = standing(folder, None if epsilon is not None or delta is None else Budget(1.0, delta).delta)
         document = found.to_json()
         if as_json:
             emit_json(document)
         else:
             rows = [[run["run"], epsilon_text(float(run["epsilon"])), run["state"]] for run in document["runs"]]
-            show_rows(f"runs in {folder}", rows, ["run", f"epsilon alone at {found.delta:g}", "state"])
+            if rows:
+                show_rows(f"runs in {folder}", rows, ["run", f"epsilon alone at {found.delta:g}", "state"])
             show_line(_sentence(document), style="bold", wrap=True)
             for note in document["notes"]:
                 show_line(note, wrap=True)
@@ -51,11 +54,11 @@ def budget(
 
 def _sentence(document: dict[str, Any]) -> str:
     runs, delta = document["runs"], document["delta"]
-    most = max((float(run["epsilon"]) for run in runs), default=0.0)
+    limit = "" if document["limit"] is None else f"; the limit is {epsilon_text(float(str(document['limit'])))}"
+    if not runs:
+        return f"no runs yet{limit}."
+    most = max(float(run["epsilon"]) for run in runs)
     count = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
     total = epsilon_text(float(str(document["epsilon"])))
     text = f"{count}, each at most epsilon {epsilon_text(most)}: together epsilon {total} at delta {delta:g}"
-    text += f", for replacing one {document['unit']} in all of them"
-    return text + (
-        "." if document["limit"] is None else f"; the limit is {epsilon_text(float(str(document['limit'])))}."
-    )
+    return f"{text}, for replacing one {document['unit']} in all of them{limit}."

@@ -126,5 +126,5 @@ def _say(kind: str, message: object) -> None:
 
 
 def _out(width: int | None = None) -> Console:
-    # Made anew each time, for standard output may have been replaced since.
+    # Made each time, because standard output may have been replaced since.
     return Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else width)

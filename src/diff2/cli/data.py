@@ -11,7 +11,7 @@ from .options import Json, given, shown
 
 data_app = typer.Typer(
     name="data",
-    help="The public tables of the paper's experiments: which are here, and fetching those that are not.",
+    help="The public tables of the paper's experiments: list and fetch them.",
     no_args_is_help=True,
 )
 
@@ -21,7 +21,7 @@ def list_tables(
     data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Look there first.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say which public tables there are, where they are on this machine, how long they are and under which licence."""
+    """List the public tables: where they are on this machine, their size and licence."""
     with ending():
         from ..data.catalogue import CATALOGUE
         from ..data.places import folders, found
@@ -38,12 +38,12 @@ def list_tables(
         show_rows("public tables", rows, ["dataset", "rows", "inputs", "task", "licence", "where"], width=120)
         show_line(f"looked in {', '.join(str(folder) for folder in folders(first))}")
         if any(table["path"] is None for table in tables):
-            show_line("fetch what is not here with: diff2 data fetch NAME")
+            show_line("fetch a missing table with: diff2 data fetch NAME")
 
 
 @data_app.command(epilog="Example: diff2 data fetch gas_turbine covertype")
 def fetch(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Tables of 'diff2 data list', or: all.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names from 'diff2 data list', or all.")],
     to: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder to write to; by default where the table is, or the user's cache."),
@@ -91,4 +91,4 @@ def _described(entry: Any, path: Path | None) -> dict[str, Any]:
 
 
 def _place(table: dict[str, Any]) -> str:
-    return "not here" if table["path"] is None else str(table["path"].parent)
+    return "missing" if table["path"] is None else str(table["path"].parent)

@@ -1,4 +1,4 @@
-"""``diff2 doctor``: what is installed here, and whether it will do."""
+"""``diff2 doctor``: what is installed here, and whether it suffices."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ EXTRAS = {  # module -> extra, and what it is for
     "numba": ("fast", "a compiled gradient engine"),
     "onnx": ("onnx", "FittedModel.to_onnx"),
     "nvflare": ("federation", "diff2 federate"),
-    "tenseal": ("secure", "sums under encryption"),
+    "tenseal": ("secure", "encrypted sums"),
     "joblib": ("experiments", "diff2 compare, reproduce"),
     "matplotlib": ("plots", "figures"),
     "pyarrow": ("parquet", "Parquet tables"),
@@ -30,12 +30,12 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_
 
 
 def doctor(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where runs are to be written.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where runs will be written.")] = Path(),
     as_json: Json = False,
 ) -> None:
-    """Say what is installed here, which extras are missing, where randomness comes from, and what can be written.
+    """Show what is installed, which extras are missing, where randomness comes from, and what can be written.
 
-    Paste it into a report of a problem. Exit status 1 where something that every run needs is not there.
+    Paste it into a bug report. Exit status 1 if something that every run needs is missing.
     """
     with ending():
         found = examine(folder)
@@ -61,7 +61,7 @@ def examine(folder: Path) -> dict[str, Any]:
         problems.append("the operating system has no source of randomness: no run can be private here")
     writable = _writable(folder)
     if not writable:
-        problems.append(f"nothing can be written to {folder}")
+        problems.append(f"cannot write to {folder}" if folder.is_dir() else f"{folder} is not a folder")
     packages = {name: _look_up(name, extra, use) for name, (extra, use) in EXTRAS.items()}
     return {
         "versions": {
@@ -100,7 +100,7 @@ def _look_up(name: str, extra: str, use: str) -> dict[str, Any]:
 
 
 def _package(one: dict[str, Any]) -> str:
-    return f"{one['version']}" if one["installed"] else f"not here, for {one['for']}: {one['install']}"
+    return f"{one['version']}" if one["installed"] else f"missing, for {one['for']}: {one['install']}"
 
 
 def _version(name: str) -> str:
@@ -116,7 +116,7 @@ def _torch() -> dict[str, Any]:
         return {}
     try:
         import torch
-    except Exception as error:  # a broken installation is what one wants to hear of
+    except Exception as error:  # a broken installation is what this command is for
         return {"PyTorch": f"cannot be imported: {type(error).__name__}"}
     return {"PyTorch threads": torch.get_num_threads(), "CUDA": torch.cuda.is_available()}
 

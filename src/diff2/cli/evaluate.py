@@ -26,7 +26,7 @@ def evaluate(
 
     Every score has a 95 % interval that accounts for the noise and for the sampling of records.
     """
-    with ending("what was released until now, if anything, stays spent"):
+    with ending("what was released so far, if anything, stays spent"):
         from ..fitting import FittedModel
         from ..fitting import evaluate as evaluated
         from ..tables.files import read_tables

@@ -13,29 +13,27 @@ from .options import DataDir, Json, Quiet, Seed, given, parse_epsilons, parse_na
 
 PACKAGES = ("diff2_experiments", "joblib", "matplotlib", "torch")
 
-Epsilons = Annotated[str | None, typer.Option(metavar="E,...", help="Budgets; by default the one of \\[privacy].")]
+Epsilons = Annotated[str | None, typer.Option(metavar="E,...", help="Budgets; default: that of \\[privacy].")]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ... of noise and starting point.")]
 
 
 def compare(
-    file: Annotated[
-        str, typer.Argument(metavar="NAME|FILE.toml", help="randhie, california, gas, or a file of your own.")
-    ],
+    file: Annotated[str, typer.Argument(metavar="NAME|FILE.toml", help="randhie, california, gas, or your own file.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs, tables and figures go.")],
     algorithms: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Methods; by default all \\[compare.NAME] tables.")
     ] = None,
     epsilon: Epsilons = None,
     seeds: Seeds = 5,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, one thread each.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Parallel runs, one thread each.")] = 1,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     r"""Train several algorithms on the same records, budgets and seeds; print a table and draw a figure.
 
-    The file's \[algorithm] and \[routine] are the base; a table \[compare.NAME] changes it for one method. Runs that
-    are in DIR already are not made again, so the same command resumes after Ctrl-C or a crash.
+    The file's \[algorithm] and \[routine] are the base; a table \[compare.NAME] changes it for one method. Runs
+    already in DIR are not repeated, so the same command resumes after Ctrl-C or a crash.
 
     A comparison is NOT private: it shows exact losses. Use public data.
     """
@@ -66,30 +64,30 @@ def reproduce(
         str,
         typer.Option(
             metavar="NAME|FILE.toml",
-            help="california_housing, gas_turbine, blog_feedback, covertype, kddcup99, or a file of your own.",
+            help="california_housing, gas_turbine, blog_feedback, covertype, kddcup99, or your own file.",
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs, tables, figures and report.html go.")],
     epsilon: Epsilons = None,
     seeds: Seeds = 5,
-    grid: Annotated[str, typer.Option(help="full, reduced, or halved: the full one, thinned out.")] = "full",
+    grid: Annotated[str, typer.Option(help="full, reduced, or halved: the full one with successive halving.")] = "full",
     accounting: Annotated[
-        str | None, typer.Option(metavar="RULE,...", help="paper, exact, or both; by default that of \\[privacy].")
+        str | None, typer.Option(metavar="RULE,...", help="paper, exact, or both; default: that of \\[privacy].")
     ] = None,
     algorithms: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Methods; by default all \\[tune.NAME] tables.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Settings at the same time, one thread each.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Settings tried in parallel, one thread each.")] = 1,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Repeat the paper's experiment on a data set: tune every method as its appendix does, and take the best.
+    """Repeat the paper's experiment on a data set: tune every method as in its appendix, and report the best.
 
-    Writes runs, tables, figures and report.html. Runs that are in DIR already are not made again, so the same command
-    resumes after Ctrl-C or a crash, and several processes may share one DIR.
+    Writes runs, tables, figures and report.html. Runs already in DIR are not repeated, so the same command resumes
+    after Ctrl-C or a crash, and several processes may share one DIR.
 
-    Tuning is NOT private: it looks at exact losses. Use public data.
+    Tuning is NOT private: it uses exact losses. Use public data.
     """
     budgets = None if epsilon is None else parse_epsilons(epsilon)
     words = given({"epsilon": epsilon, "accounting": accounting, "algorithms": algorithms})
@@ -116,12 +114,12 @@ def reproduce(
 
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where model, figure and tables go.")],
-    epsilon: Annotated[float, typer.Option(help="Budget of the model that is kept.")] = 1.0,
+    epsilon: Annotated[float, typer.Option(help="Budget of the model that is saved.")] = 1.0,
     seed: Seed = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fit a model to built-in data, doctor visits at six sites, and show how much of the accuracy survives privacy."""
+    """Fit a model to built-in data, doctor visits at six sites, and show what privacy costs in accuracy."""
     with ending():
         _require_packages("demo", "diff2_experiments", "matplotlib", "sklearn", "torch")
         from diff2_experiments.demo import run_demo, show

@@ -108,7 +108,7 @@ def approve(
         if check:
             return
         if not yes and not sys.stdin.isatty():
-            raise InvalidArgument("nobody is at a terminal to approve the run; once it is read, add --yes")
+            raise InvalidArgument("there is no terminal to ask for approval; read the run, then add --yes")
         if not yes and not typer.confirm("Does this site take part in exactly this run?"):
             raise InvalidArgument("not approved")
         show_facts("approved", {"hash": agreement.digest, "file": str(write_approval(file.directory, agreement))})
@@ -139,7 +139,7 @@ def ledger(
     site_file: Annotated[Path, typer.Argument(metavar="SITE.toml", help="The site file of a site.")],
     as_json: Json = False,
 ) -> None:
-    """Show what a site has agreed to and answered, from its own ledger alone."""
+    """Show what a site has agreed to and answered, from its own ledger."""
     with ending():
         from ..errors import InvalidArgument
         from ..federation.site.ledger import read_site_ledger

@@ -11,25 +11,27 @@ from .options import Json, Quiet, Seed, shown
 
 
 def fit(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV, CSV.gz or Parquet, of like columns.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="CSV, CSV.gz or Parquet, with the same columns.")
+    ],
     schema_file: Annotated[Path, typer.Option("--schema", metavar="SCHEMA.toml", help="What is publicly known.")],
     epsilon: Annotated[float, typer.Option(help="The budget.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where model and ledger go.")],
     delta: Annotated[float | None, typer.Option(help="By default a power of ten, at most 1 / (10 x units).")] = None,
-    clients: Annotated[str | None, typer.Option(metavar="COLUMN", help="Says whose a record is.")] = None,
+    clients: Annotated[str | None, typer.Option(metavar="COLUMN", help="The client of each record.")] = None,
     groups: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Says which records belong together: protected as one.")
+        str | None, typer.Option(metavar="COLUMN", help="The group of each record, say a person; protected as one.")
     ] = None,
     unit: Annotated[
-        str | None, typer.Option(help="What is protected: record, group or client; default group where there are any.")
+        str | None, typer.Option(help="What is protected: record, group or client; default: group with --groups.")
     ] = None,
-    weighting: Annotated[str, typer.Option(help="What counts alike: records or clients.")] = "records",
+    weighting: Annotated[str, typer.Option(help="Equal weight for all records, or for all clients.")] = "records",
     seed: Seed = None,
     score: Annotated[
         bool, typer.Option("--score/--no-score", help="Spend 2 % of the budget on a private score of the model.")
     ] = True,
-    method: Annotated[str, typer.Option(help="features, network, or auto: public numbers decide.")] = "auto",
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse what leaks instead of warning.")] = False,
+    method: Annotated[str, typer.Option(help="features or network; auto is features.")] = "auto",
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse leaks instead of warning.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -37,7 +39,7 @@ def fit(
 
     The schema says what is publicly known: columns, bounds, categories and the target. Draft one with diff2 schema.
     """
-    with ending(f"what was released until now is in {out}; the same command resumes, and pays for nothing twice"):
+    with ending(f"what was released so far is in {out}; the same command resumes, and pays for nothing twice"):
         from .._progress import progress_bar
         from ..fitting import fit as fit_table
         from ..fitting.directory import is_unfinished

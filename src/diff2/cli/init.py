@@ -18,7 +18,7 @@ def init(
 ) -> None:
     """Print a commented run file for tables with the same columns, one per client.
 
-    Only the names of the columns are read. Bounds are left open: write what everybody knows.
+    Only the names of the columns are read. Bounds are left to you: write what everybody knows.
     """
     with ending():
         from ..privacy import Budget
@@ -29,7 +29,7 @@ def init(
 
 
 def run_schema() -> None:
-    """Print the JSON Schema of run files, with which editors complete and check them."""
+    """Print the JSON Schema of run files, for completion and checks in editors."""
     with ending():
         from ..runfile.json_schema import run_file_schema
 

@@ -31,15 +31,16 @@ from .verify import require_within_budget, verify
 
 app = typer.Typer(
     name="diff2",
-    help="Train models on private records of several owners, under differential privacy, with DIFF2.",
+    help="Fit and train models on private records under differential privacy: one table, or sites that keep theirs.",
     epilog="Example: diff2 demo --out diff2-demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.add_typer(data_app)
-app.add_typer(federate_app)
+TABLE, RUN, CHECK, PUBLIC = "A table", "A run file", "Checks and guarantees", "Public data"  # panels of --help
+app.add_typer(data_app, rich_help_panel=PUBLIC)
+app.add_typer(federate_app, rich_help_panel=RUN)
 
 
 def main() -> None:
@@ -98,17 +99,21 @@ def plan(
     schema_file: Annotated[
         Path | None, typer.Option("--schema", metavar="SCHEMA.toml", help="Plan a fit to a table of this schema.")
     ] = None,
-    records: Annotated[int | None, typer.Option(help="Of a fit: records, or whatever units are protected.")] = None,
+    records: Annotated[
+        int | None, typer.Option(help="For a fit: number of records, or of the units protected.")
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Budget; inf for no noise.")] = None,
     delta: Annotated[float | None, typer.Option(help="Budget; well below 1 / records.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="R.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="R, the number of rounds.")] = None,
     restart_interval: Annotated[
-        str | None, typer.Option(help="T; 1, the default, is DP-GD. 'auto' chooses it, with --dimension.")
+        str | None, typer.Option(help="T; 1, the default, is DP-GD. 'auto' chooses it; it needs --dimension.")
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Which 'auto' needs to know.")] = None,
-    clip_gradient: Annotated[float | None, typer.Option(help="C_1; default 1.")] = None,
-    clip_smoothness: Annotated[float | None, typer.Option(help="C_2; default 1.")] = None,
-    budget_split: Annotated[float | None, typer.Option(help="u; default 1.25.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Needed by --restart-interval auto.")] = None,
+    clip_gradient: Annotated[float | None, typer.Option(help="C_1, radius of a gradient; default 1.")] = None,
+    clip_smoothness: Annotated[
+        float | None, typer.Option(help="C_2, radius of a difference per step length; default 1.")
+    ] = None,
+    budget_split: Annotated[float | None, typer.Option(help="u: gradients get the share 1/u; default 1.25.")] = None,
     accounting: Annotated[str | None, typer.Option(help="exact (default) or paper.")] = None,
     weighting: Annotated[str | None, typer.Option(help="clients (default) or records.")] = None,
     unit: Annotated[str | None, typer.Option(help="What is protected: record (default), group or client.")] = None,
@@ -117,18 +122,18 @@ def plan(
     ] = None,
     dimension: Annotated[int | None, typer.Option(min=1, help="Number of parameters of the model.")] = None,
     step_length: Annotated[
-        float | None, typer.Option(help="Typical distance of two iterates: step_norm in an earlier history.csv.")
+        float | None, typer.Option(help="Typical distance between iterates: step_norm in an earlier history.csv.")
     ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Say how much noise a budget needs and what to expect of it, before anything is spent.
+    """Show how much noise a budget needs and what to expect, before anything is spent.
 
-    Of a fit: give --schema, --records and --epsilon.
+    For a fit: give --schema, --records and --epsilon.
 
-    Of training: options override the run file. Without --sizes, the records of its tables are counted; no other value
+    For training: options override the run file. Without --sizes, the records of its tables are counted; no other value
     is used. With --step-length, the noise in the gradient estimate of DP-GD and of DIFF2 is predicted, and a better
-    restart interval T and budget split are suggested. Without it, that is done for several values of rho, the clipping
+    restart interval T and budget split are suggested. Without it, this is done for several values of rho, the clipping
     radius of a difference over that of a gradient.
     """
     if schema_file is not None:
@@ -179,10 +184,12 @@ def plan(
 
 def account(
     ledger_file: Annotated[Path, typer.Argument(metavar="LEDGER", help="A ledger.jsonl, or the directory of a run.")],
-    delta: Annotated[float | None, typer.Option(help="At this delta; by default the one of the run's budget.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="State epsilon at this delta; default: that of the run's budget.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Recompute what a run cost, from its ledger and nothing else; an edited ledger is refused."""
+    """Recompute what a run cost from its ledger alone; an edited ledger is refused."""
     with ending():
         from ..planning.verify import verify as verify_ledger
         from ..privacy.budget import Budget
@@ -228,31 +235,36 @@ def parse_interval(text: str | None) -> int | str | None:
     return int(text)
 
 
-def _add(run: Callable[..., None], example: str) -> None:
-    """Add a command; the paragraphs of its docstring are its help."""
+def _add(panel: str, run: Callable[..., None], example: str) -> None:
+    """Add a command to a panel of ``--help``; the paragraphs of its docstring are its help."""
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in (run.__doc__ or "").split("\n\n"))
-    app.command(help=text, epilog=f"Example: {example}")(run)
+    app.command(help=text, epilog=f"Example: {example}", rich_help_panel=panel)(run)
 
 
-_add(train, "diff2 train run.toml --out runs/first")
+_add(TABLE, schema, "diff2 schema people.csv --target visits > people.schema.toml")
+_add(TABLE, fit, "diff2 fit people.csv --schema people.schema.toml --epsilon 1 --out model")
+_add(TABLE, predict, "diff2 predict model new.csv --out predictions.csv")
+_add(TABLE, evaluate, "diff2 evaluate model held_out.csv --epsilon 0.2")
+_add(RUN, init, "diff2 init north.csv south.csv --target visits > run.toml")
+_add(RUN, run_schema, "diff2 run-schema > run.schema.json")
+_add(RUN, train, "diff2 train run.toml --out runs/first")
 _add(
+    RUN,
     plan,
     "diff2 plan --schema people.schema.toml --records 16512 --epsilon 1, or "
     "diff2 plan --epsilon 3 --delta 1e-5 --rounds 2000 --restart-interval 20 --sizes 1651x10",
 )
-_add(account, "diff2 account runs/first/ledger.jsonl --delta 1e-6")
-_add(verify, "diff2 verify runs/first --public key.pub.pem")
-_add(init, "diff2 init north.csv south.csv --target visits > run.toml")
-_add(run_schema, "diff2 run-schema > run.schema.json")
-_add(doctor, "diff2 doctor")
-_add(budget, "diff2 budget runs --epsilon 3 --delta 1e-6")
-_add(keygen, "diff2 keygen key.pem")
-_add(sign, "diff2 sign runs/first --key key.pem")
-_add(report, "diff2 report runs/first --out report.html --card")
-_add(compare, "diff2 compare randhie --algorithms dpgd,diff2 --seeds 3 --out compared")
-_add(reproduce, "diff2 reproduce --dataset california_housing --grid reduced --seeds 1 --data-dir data --out found")
-_add(demo, "diff2 demo --out diff2-demo")
-_add(schema, "diff2 schema people.csv --target visits > people.schema.toml")
-_add(fit, "diff2 fit people.csv --schema people.schema.toml --epsilon 1 --out model")
-_add(predict, "diff2 predict model new.csv --out predictions.csv")
-_add(evaluate, "diff2 evaluate model held_out.csv --epsilon 0.2")
+_add(CHECK, account, "diff2 account runs/first/ledger.jsonl --delta 1e-6")
+_add(CHECK, verify, "diff2 verify runs/first --public key.pub.pem")
+_add(CHECK, report, "diff2 report runs/first --out report.html --card")
+_add(CHECK, budget, "diff2 budget runs --epsilon 3 --delta 1e-6")
+_add(CHECK, keygen, "diff2 keygen key.pem")
+_add(CHECK, sign, "diff2 sign runs/first --key key.pem")
+_add(PUBLIC, demo, "diff2 demo --out diff2-demo")
+_add(PUBLIC, compare, "diff2 compare randhie --algorithms dpgd,diff2 --seeds 3 --out compared")
+_add(
+    PUBLIC,
+    reproduce,
+    "diff2 reproduce --dataset california_housing --grid reduced --seeds 1 --data-dir data --out found",
+)
+_add(CHECK, doctor, "diff2 doctor")

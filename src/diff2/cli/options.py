@@ -9,13 +9,11 @@ import typer
 from .._progress import LINES, Show
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no report; only warnings and errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors: no progress bar, no report.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Make the noise repeatable. The run is then NOT private.")]
 DataDir = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR", help="Look up tables there, too, if they are not beside the run file; then in $DIFF2_DATA."
-    ),
+    typer.Option(metavar="DIR", help="Where to look for tables that are not beside the run file; then $DIFF2_DATA."),
 ]
 RunToml = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file: data, model, algorithm and budget.")]
 

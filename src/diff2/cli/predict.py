@@ -18,12 +18,10 @@ def predict(
     id_column: Annotated[
         str | None, typer.Option("--id", metavar="COLUMN", help="Keep this column beside the predictions.")
     ] = None,
-    probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="For classes: the probability of each, too.")
-    ] = False,
+    probabilities: Annotated[bool, typer.Option("--probabilities", help="Also the probability of each class.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Predict for the raw rows of a file, which has the columns that the model was fitted to; others are left alone.
+    """Predict for the raw rows of a file that has the columns of the model; other columns are ignored.
 
     Predictions for private rows are private: the guarantee of the model does not cover them.
     """

@@ -21,7 +21,7 @@ def report(
 ) -> None:
     """Write a page about a run: verdict, guarantee, checks, releases, columns, quality, files, sign-off.
 
-    It holds released and public values only, and needs no network. Exit status as that of diff2 verify.
+    It holds only released and public values, and needs no network. Exit status as for diff2 verify.
     """
     with ending():
         from .._files import write_whole

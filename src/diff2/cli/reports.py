@@ -37,7 +37,7 @@ def show_run(run: FinishedRun) -> None:
             "algorithm": _settings(algorithm),
             "routine": _settings(routine),
             "model": f"{widths}, {model['activation']}, {document['parameters']} parameters, {model['dtype']}",
-            "clients": f"{len(clients)} with {records:,} records ({document['weighting']} weigh alike)",
+            "clients": f"{len(clients)} with {records:,} records (equal weight per {document['weighting'][:-1]})",
             "rounds": f"{document['rounds']:,} in {document['seconds']:.1f} s, {document['engine']} gradients",
             "noise": _noise(result.plan),
             "epsilon": _cost(result.epsilon, result.plan.budget),
@@ -214,10 +214,10 @@ def _purpose_cells(row: Mapping[str, Any]) -> list[str]:
 
 def _clients(population: Population) -> str:
     sizes, m = population.sizes, population.clients_per_round
-    weights = f"{len(sizes)} with {sum(sizes):,} records ({population.weighting} weigh alike)"
+    weights = f"{len(sizes)} with {sum(sizes):,} records (equal weight per {population.weighting[:-1]})"
     if m is None:
         return weights
-    order = "in turn" if population.client_order == "round_robin" else "drawn in secret"
+    order = "round-robin" if population.client_order == "round_robin" else "drawn in secret"
     return f"{weights}, {m} per round, {order}"
 
 

@@ -17,11 +17,13 @@ def schema(
     task: Annotated[
         str | None, typer.Option(help="regression, classes or counts; by default guessed from the data.")
     ] = None,
-    clients: Annotated[str | None, typer.Option(metavar="COLUMN", help="Says whose a record is.")] = None,
-    groups: Annotated[str | None, typer.Option(metavar="COLUMN", help="Says which records belong together.")] = None,
-    delimiter: Annotated[str | None, typer.Option(help="Of CSV files; default ',', \\t for a tab.")] = None,
+    clients: Annotated[str | None, typer.Option(metavar="COLUMN", help="The client of each record.")] = None,
+    groups: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The group of each record, say a person.")
+    ] = None,
+    delimiter: Annotated[str | None, typer.Option(help="In CSV files; default ',', \\t for a tab.")] = None,
     encoding: Annotated[str | None, typer.Option(help="Of CSV files; default utf-8.")] = None,
-    decimal: Annotated[str | None, typer.Option(help="Of numbers in CSV files; default '.'.")] = None,
+    decimal: Annotated[str | None, typer.Option(help="Decimal sign in CSV files; default '.'.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Compare the table with --schema. NOT private.")] = False,
     schema_file: Annotated[
         Path | None, typer.Option("--schema", metavar="SCHEMA.toml", help="The schema to compare with.")
@@ -29,8 +31,8 @@ def schema(
 ) -> None:
     """Print a draft of the schema of a table: columns, types, bounds, categories and units.
 
-    It is read off the data, which leaks, and each line says so: a person replaces it by what everybody knows. With
-    --check, say instead how well a confirmed schema fits the table, in exact counts for the owner's eyes alone.
+    It is read off the data, which leaks, and each line says so: replace it with what everybody knows. With --check,
+    count instead how many cells do not fit a confirmed schema; the counts are exact, for the owner's eyes only.
     """
     if check != (schema_file is not None):
         raise typer.BadParameter("--check and --schema go together")

@@ -14,7 +14,7 @@ def keygen(
     key: Annotated[Path, typer.Argument(metavar="KEY.pem", help="Where the new private key goes. Keep it secret.")],
     as_json: Json = False,
 ) -> None:
-    """Make an Ed25519 key to sign runs with; the public one, to be handed out, goes beside it."""
+    """Make an Ed25519 key to sign runs with, and beside it the public key, to hand out."""
     with ending():
         from ..privacy.signing import make_key, read_public
 
@@ -22,8 +22,8 @@ def keygen(
         if as_json:
             emit_json({"private": str(secret), "public": str(public), "public_key": read_public(public)})
             return
-        show_line(f"private key  {secret}, readable by its owner alone: keep it secret")
-        show_line(f"public key   {public}: hand it out by a way that cannot be forged")
+        show_line(f"private key  {secret}, readable only by its owner: keep it secret")
+        show_line(f"public key   {public}: hand it out over a channel that others trust")
         show_line(f"             {read_public(public)}")
 
 
@@ -32,10 +32,10 @@ def sign(
     key: Annotated[Path, typer.Option(metavar="PEM", help="Your private Ed25519 key; diff2 keygen makes one.")],
     as_json: Json = False,
 ) -> None:
-    """Sign a finished run: ledger.sig beside its ledger says who vouches for it.
+    """Sign a finished run: ledger.sig beside its ledger shows who vouches for it.
 
-    Everything is verified first. Sign as a run ends with diff2 train --sign-with: then nobody can take the signature
-    away unseen.
+    Everything is verified first. diff2 train --sign-with signs when the run ends; then nobody can remove the signature
+    unnoticed.
     """
     with ending():
         from ..privacy.signing import PROVES, Signer, sign_ledger

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from ..privacy import Ledger
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, or a ledger.jsonl.")]
-PublicKey = Annotated[
-    Path | None, typer.Option(metavar="PEM", help="Whose signature it must be: an Ed25519 public key.")
-]
+PublicKey = Annotated[Path | None, typer.Option(metavar="PEM", help="The Ed25519 public key that must have signed it.")]
 
 
 def verify(
@@ -28,8 +26,8 @@ def verify(
 ) -> None:
     """Check everything about a run that can be checked without its records: its ledger, its model, its signature.
 
-    Exit status: 0 private as stated, 4 private apart from the leaks it names, 5 NOT PRIVATE, 1 broken, or it cannot be
-    verified here.
+    Exit status: 0 private as stated, 4 private apart from the leaks it names, 5 NOT PRIVATE, 1 broken, or not
+    verifiable here.
     """
     with ending():
         from ..reporting.verdict import judge, ledger_of

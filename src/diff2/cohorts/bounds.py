@@ -25,7 +25,7 @@ CLIENT_ROUNDING = 1e-12  # of a client's vector, clipped in double precision
 def bounded(population: Population, question: Question, value: Vector | None, rounding: float) -> BoundedMean:
     """Return an answer with the sensitivity that the population states for its radius; None: it is elsewhere."""
     if question.params is None or not isinstance(question.radius, float | int):
-        raise ValueError(f"{question} was declared and not asked: it has no iterate and no radius yet")
+        raise ValueError(f"{question} was declared but not asked: it has no iterate and no radius yet")
     shown = population.release(question, question.round)
     release = shown._replace(
         sensitivity=shown.sensitivity * question.radius,

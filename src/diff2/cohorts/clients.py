@@ -113,7 +113,7 @@ def _as_client(
         raise InvalidArgument(f"{name} holds no record; leave the client out, or check how its data was read")
     if inputs.shape[0] != targets.shape[0]:
         raise InvalidArgument(
-            f"{name} has {inputs.shape[0]} inputs and {targets.shape[0]} targets; each record needs one of both"
+            f"{name} has {inputs.shape[0]} inputs and {targets.shape[0]} targets; each record needs one of each"
         )
     if loss is cross_entropy:
         if targets.dtype.is_floating_point or targets.dtype == torch.bool:
@@ -137,7 +137,7 @@ def as_inputs(name: str, values: Any, dtype: torch.dtype, device: torch.device) 
     lengths = {tensor.shape[0] if tensor.dim() else 0 for tensor in tensors}
     if len(lengths) > 1 or 0 in lengths:
         raise InvalidArgument(
-            f"the inputs of {name} hold {sorted(lengths)} records; each of them needs the same, one or more"
+            f"the inputs of {name} hold {sorted(lengths)} records; all of them need the same number, at least one"
         )
     parts = zip(names or [None] * len(tensors), tensors, strict=True)
     layout = Layout(tuple(Part(key, tuple(tensor.shape[1:]), tensor.dtype) for key, tensor in parts))
@@ -158,8 +158,8 @@ def _as_tensor(argument: str, values: Any, dtype: torch.dtype, device: torch.dev
         tensor = torch.as_tensor(values)
     if tensor is None:
         raise InvalidArgument(
-            f"{argument} cannot be made tensors; give each of inputs and targets as an array of numbers, several "
-            "inputs as a tuple or a dict of arrays"
+            f"{argument} cannot be turned into tensors; give each of inputs and targets as an array of numbers, "
+            "several inputs as a tuple or a dict of arrays"
         )
     tensor = tensor.detach().to(device)
     if tensor.dtype.is_floating_point:

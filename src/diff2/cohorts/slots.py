@@ -52,8 +52,8 @@ def slots_of(public_sizes: int | Sequence[int] | None, clients: Sequence[Client]
         at_least(f"public_sizes[{p}]", size, 1)
         if size < client.size:
             raise InvalidArgument(
-                f"clients[{p}] has more records than public_sizes[{p}]={size}; choose a larger public number, without "
-                "looking at the records"
+                f"clients[{p}] has more records than public_sizes[{p}]={size}; choose a larger public number, "
+                "not one read off the records"
             )
     return sizes
 

@@ -112,7 +112,7 @@ def _read(name: str, dataset: Any, collate: Callable[[list[Any]], Any]) -> Any:
         if failed:
             raise InvalidArgument(
                 f"{name} cannot be read: its dataset raises {failed} for some record, and what that says is not "
-                "passed on, because it may quote the record. Read the dataset once by itself to see it"
+                "passed on, because it may quote the record. Read the dataset once outside of diff2 to see it"
             )
         batch, failed = _quietly(collate, rows)
         if failed:
@@ -121,8 +121,8 @@ def _read(name: str, dataset: Any, collate: Callable[[list[Any]], Any]) -> Any:
     whole, failed = (None, failed) if failed else _quietly(_joined, parts)
     if failed:
         raise InvalidArgument(
-            f"the records of {name} do not have one shape, or are no numbers, so they make no tensors; let the dataset "
-            "return tensors of one shape, padded or cut to a public length"
+            f"the records of {name} do not have one shape, or are not numbers, so they cannot become tensors; let the "
+            "dataset return tensors of one shape, padded or cut to a public length"
         )
     return whole
 

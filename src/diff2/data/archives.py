@@ -59,7 +59,7 @@ def _chosen(entry: Entry, names: list[str], read: Callable[[str], bytes]) -> lis
     for pattern in entry.source.members:
         fitting = [name for name in names if fnmatchcase(PurePosixPath(name).name, PurePosixPath(pattern).name)]
         if not fitting:
-            raise Diff2Error(f"{entry.source.archive} holds no {pattern}; it is not the archive of {entry.name}")
+            raise Diff2Error(f"{entry.source.archive} has no {pattern}; it is not the archive of {entry.name}")
         for name in sorted(fitting):
             content = read(name)
             parts.append((name, gzip.decompress(content) if content.startswith(GZIP_MAGIC) else content))

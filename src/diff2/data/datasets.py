@@ -148,12 +148,12 @@ def read_frame(
 
 
 def verified_csv(entry: Entry, path: Path) -> bytes:
-    """Return the unpacked table, or say what is wrong with the file and what to do about it."""
+    """Return the uncompressed table, or say what is wrong with the file and what to do about it."""
     remedy = f"remove it and fetch it again: diff2 data fetch {entry.name}"
     try:
         content = gzip.decompress(path.read_bytes())
     except EOFError:
-        raise InvalidArgument(f"{path} is cut off before its end; {remedy}") from None
+        raise InvalidArgument(f"{path} is truncated; {remedy}") from None
     except (gzip.BadGzipFile, zlib.error):
         raise InvalidArgument(f"{path} is not a gzip file, or is damaged; {remedy}") from None
     check_content(entry, content, str(path), remedy)
@@ -167,7 +167,7 @@ def check_content(entry: Entry, content: bytes, where: str, remedy: str) -> None
     if digest != entry.provenance.csv_sha256:
         raise InvalidArgument(
             f"{where} is not the table that was published: expected sha256 {entry.provenance.csv_sha256} of its "
-            f"unpacked bytes, got {digest}; {remedy}"
+            f"uncompressed bytes, got {digest}; {remedy}"
         )
 
 

@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -63,7 +63,7 @@ def fetch(entry: Entry, folder: AnyPath | None = None, report: Report = lambda d
                 return target
     raise Diff2Error(
         f"{entry.name} could not be fetched. {'; '.join(failures)}. Try again later, or put {entry.file} with sha256 "
-        f"{entry.provenance.csv_sha256} of its unpacked bytes into {target.parent}"
+        f"{entry.provenance.csv_sha256} of its uncompressed bytes into {target.parent}"
     )
 
 
@@ -82,7 +82,7 @@ def _table_from(entry: Entry, address: str, target: Path, report: Report) -> byt
         expected = entry.provenance.archive_sha256
         if expected is not None and digest != expected:
             raise Diff2Error(
-                f"what came is not {entry.source.archive} as published: expected sha256 {expected}, got {digest}"
+                f"the download is not {entry.source.archive} as published: expected sha256 {expected}, got {digest}"
             )
         content = csv_of(entry, Path(file.name))
     check_content(entry, content, f"the table in {entry.source.archive}", "the publisher may have changed it")
@@ -121,8 +121,9 @@ def _temporary(target: Path) -> Iterator[IO[bytes]]:
 def _remove_stale(target: Path) -> None:
     """Remove what killed fetches of the same table left behind."""
     for path in target.parent.glob(f".{target.name}.*{SUFFIX}"):
-        if time.time() - path.stat().st_mtime > STALE:
-            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another fetch has renamed it
+            if time.time() - path.stat().st_mtime > STALE:
+                path.unlink()
 
 
 @contextmanager

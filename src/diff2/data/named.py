@@ -20,11 +20,11 @@ class DatasetSettings(CommonSettings):
 
     Args:
         dataset: its name in the catalogue.
-        rows: ``"train"`` takes the publisher's own training part only, where there is one.
-        symbolic: columns of text as ``"one_hot"`` indicators, or as ``"codes"``: the place in a sorted public list.
+        rows: ``"train"``: only the publisher's training part, where there is one.
+        symbolic: columns of text as ``"one_hot"`` indicators, or as ``"codes"``: the position in a sorted public list.
         indicators: ``"keep"`` leaves columns of 0 and 1 as they are whatever ``scale`` says; ``"scale"`` treats them
             like numbers.
-        totals: ``"keep"``, or ``"average"``: averages in the place of totals, where the catalogue knows them.
+        totals: ``"keep"``, or ``"average"``: averages instead of totals, where the catalogue knows them.
         folders: where to look for the table before DIFF2_DATA and the user's cache.
     """
 
@@ -53,7 +53,7 @@ class DatasetSettings(CommonSettings):
         sources = [name for name in entry.columns if name != entry.target]
         if self.client_column is not None and self.client_column not in sources:
             raise InvalidArgument(
-                f"client_column={self.client_column!r} is no column of {self.dataset} that could separate clients"
+                f"client_column={self.client_column!r} is not a column of {self.dataset} that could separate clients"
                 f"{nearest(self.client_column, sources)}"
             )
         known = self._known()
@@ -65,7 +65,9 @@ class DatasetSettings(CommonSettings):
         ):
             for name in names:
                 if name not in known and not (key == "bounds" and name == entry.target):
-                    raise InvalidArgument(f"{key} names {name!r}, no input of {self.dataset}{nearest(name, known)}")
+                    raise InvalidArgument(
+                        f"{key} names {name!r}, which is not an input of {self.dataset}{nearest(name, known)}"
+                    )
 
     @property
     def group_column(self) -> None:

@@ -37,6 +37,6 @@ def require(entry: Entry, first: Iterable[AnyPath] = ()) -> Path:
         looked = ", ".join(str(folder) for folder in folders(first))
         raise InvalidArgument(
             f"dataset={entry.name!r}: no {entry.file} in {looked}. Fetch it from its publisher with: diff2 data fetch "
-            f"{entry.name}; or name the folder that holds it by --data-dir or the environment variable {DATA_VARIABLE}"
+            f"{entry.name}; or name its folder with --data-dir or the environment variable {DATA_VARIABLE}"
         )
     return path

@@ -249,7 +249,7 @@ def private_ranges(settings: TableSettings, names: Sequence[str]) -> dict[str, t
         for name in given:
             if name not in wanted:
                 hint = nearest(name, wanted)
-                raise InvalidArgument(f"scale_bounds name {name!r}, which is no input without bounds{hint}")
+                raise InvalidArgument(f"scale_bounds name {name!r}, which is not an input without bounds{hint}")
         for name in wanted:
             if name not in given:
                 raise InvalidArgument(f"scale='private' needs the range of {name!r}: add it to scale_bounds, or bounds")
@@ -265,7 +265,7 @@ def _classes_leak(target: str) -> str:
 def _found_classes(target: str, tables: Sequence[ClientTable]) -> tuple[Any, ...]:
     found = classes_in(tables, target)
     if len(found) < 2:
-        raise InvalidArgument(f"target column {target!r} holds one class only; there is nothing to learn")
+        raise InvalidArgument(f"target column {target!r} holds only one class; there is nothing to learn")
     return found
 
 

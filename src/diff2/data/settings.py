@@ -24,22 +24,22 @@ class CommonSettings:
     Args:
         client_column: the column that separates the clients of one table; without it and the next one, all records
             are one client's.
-        clients: deals the records of one table to this many clients in turn.
+        clients: the number of clients among which one table is divided: record i goes to client i mod ``clients``.
         columns: the inputs, in order; by default all columns except target, client and group column and ``drop``.
         drop: columns to leave out.
         bounds: public range [low, high] of a column.
         scale: ``"none"`` uses columns without bounds as they are; ``"data"`` standardises them by their own mean and
-            deviation (of the records trained on), which leaks; ``"private"`` by a mean and deviation released with
-            noise, for a share of the budget.
+            standard deviation (over the training records), which leaks; ``"private"`` by a mean and standard deviation
+            released with noise, for a share of the budget.
         unscaled: inputs that are used as they are, whatever ``scale`` says.
         scale_bounds: for ``"private"``: the public range to which values are clipped first; B for [-B, B] in all
             columns, or [low, high] by column.
         scale_share: for ``"private"``: the share of the budget's mu^2.
-        target_scale: of a regression, instead of what ``scale`` says: ``"none"``, or ``"max"``: divided by its own
+        target_scale: for a regression, instead of what ``scale`` says: ``"none"``, or ``"max"``: divided by its own
             largest absolute value, held-out records included, which leaks.
         holdout: share of each client's records (with ``group_column``, of its groups) that is not trained on.
         holdout_seed: draws them.
-        holdout_split: ``"own"``, or ``"scikit_learn"``: those that its ``train_test_split`` holds out by this seed.
+        holdout_split: ``"own"``, or ``"scikit_learn"``: those that its ``train_test_split`` holds out with this seed.
     """
 
     client_column: str | None = None
@@ -73,8 +73,8 @@ class TableSettings(CommonSettings):
         file: instead, one file for all clients.
         format: how CSV files are written: delimiter, encoding and decimal sign.
         group_column: names the group of a record inside a client (say, a person); its records are protected together.
-        missing: what sites use where a column holds no number; by default the middle of its bounds.
-        units: of measurement, by column, for whoever approves the run at a site.
+        missing: the number that sites use for a missing one, by column; by default the middle of its bounds.
+        units: units of measurement by column, for the people who approve the run at a site.
         classes: the public list of classes; by default those found in the data, which leaks.
     """
 
@@ -139,8 +139,8 @@ class TableSettings(CommonSettings):
             at_least("clients", self.clients, 1)
             if self.files or self.client_column is not None:
                 raise InvalidArgument(
-                    f"clients={self.clients} deals the records of one file = '...' to this many clients; leave it out "
-                    "with files and client_column, which say whose records they are"
+                    f"clients={self.clients} splits the records of one file = '...' between this many clients; leave "
+                    "it out with files and client_column, which say whose records they are"
                 )
         for first, second in pairwise(sorted(self.files)):
             if first == second:

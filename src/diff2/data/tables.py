@@ -94,7 +94,7 @@ def input_columns(settings: TableSettings, clients: Sequence[ClientTable]) -> tu
             )
     for name in settings.unscaled:
         if name not in inputs:
-            raise InvalidArgument(f"unscaled names {name!r}, which is no input{nearest(name, inputs)}")
+            raise InvalidArgument(f"unscaled names {name!r}, which is not an input{nearest(name, inputs)}")
     for name in settings.bounds:
         if name not in (*inputs, settings.target):
             hint = nearest(name, (*inputs, settings.target))

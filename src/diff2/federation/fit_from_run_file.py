@@ -33,7 +33,7 @@ def client_tables(run: FitFile) -> dict[str, Frame]:
         raise InvalidArgument(f"{run.path}: [data] names no tables on this machine")
     column = run.schema.clients
     if column is None:
-        raise InvalidArgument("[fit] names no clients: the column that says whose a record is; add clients = '...'")
+        raise InvalidArgument("[fit] names no clients: the column with the client of each record; add clients = '...'")
     if run.data.builtin is not None:
         from ..data import randhie
 

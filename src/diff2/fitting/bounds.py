@@ -166,7 +166,7 @@ def _values(rows: Rows, columns: tuple[int, ...], target: bool) -> list[np.ndarr
 def _warn(name: str, span: tuple[int, int] | None) -> None:
     if span is None:
         warnings.warn(
-            f"column {name!r}: noise hides its values, or they are missing; nothing of it stood out when its bounds "
+            f"column {name!r}: noise hides its values, or they are missing: nothing stood out when its bounds "
             "were to be found, so that it helps little. Give its bounds, or leave it out",
             stacklevel=4,
         )

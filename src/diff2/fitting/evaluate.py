@@ -109,7 +109,7 @@ def evaluate(
     """Score a model on records that it was not fitted to, within an (epsilon, delta) budget for these records.
 
     Args:
-        data: a table with the columns of the model's schema, the target among them.
+        data: a table with the columns of the model's schema, including the target.
         seed: None takes the noise from the operating system. A seed makes the scores repeatable and *not private*.
         directory: for the ledger.
 

@@ -55,20 +55,20 @@ def fit(
 
     Args:
         data: a table: data frame, arrays by name, or anything :func:`diff2.tables.frames.as_frame` takes.
-        schema: what is publicly known of it, or the path of a schema file.
+        schema: what is publicly known about it, or the path of a schema file.
         delta: by default the largest power of ten that is at most a tenth of one over the number of units.
         unit: what is protected: a ``"record"``, a ``"group"`` of records, a ``"client"``.
-        weighting: ``"records"``: all units count alike; ``"clients"``: all clients.
+        weighting: ``"records"``: equal weight for all units; ``"clients"``: for all clients.
         seed: None takes the noise from the operating system. A seed makes the fit repeatable and *not private*.
         directory: for the model, as :meth:`FittedModel.save` writes it, and its ledger. Called again with the same
             arguments on the same records after it was killed, a fit is resumed, and pays for nothing twice.
         strict: refuse leaks instead of warning.
         score: spend 2 % of the budget on a private score of the model on these records, see ``FittedModel.health``.
-        method: ``"features"``: random features, for regressions with trees; ``"network"``; ``"auto"`` chooses by public
-            numbers and says why, see ``FittedModel.health``.
-        model: a ``torch.nn.Module`` in the place of the small network of ``method="network"``. It takes the prepared
+        method: ``"features"``: random features, for regressions with trees; ``"network"``; ``"auto"`` is
+            features, and ``FittedModel.health`` says why.
+        model: a ``torch.nn.Module`` instead of the small network of ``method="network"``. It takes the prepared
             inputs of a record and gives one number, or one score per class.
-        progress: is called at each release with the share of the budget that is spent, and what is asked for.
+        progress: called at each release with the share of the budget that is spent, and the purpose.
 
     >>> import numpy as np
     >>> from diff2.tables.schema import Schema
@@ -167,7 +167,7 @@ def method_of(method: str, model: Any) -> tuple[str, str]:
     """Return the method, and why: what public numbers decide, never records."""
     one_of("method", method, (AUTO, FEATURES, NETWORK))
     if model is not None and method != NETWORK:
-        raise InvalidArgument(f"a model is for method='network', got method={method!r}; ask for it, or leave model out")
+        raise InvalidArgument(f"model goes with method='network', got method={method!r}; set that, or leave model out")
     if method == NETWORK:
         torch_installed("method='network'")
     if method != AUTO:

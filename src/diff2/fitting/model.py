@@ -25,7 +25,7 @@ from .tree_model import TreeModel
 
 @dataclass(frozen=True)
 class FittedModel:
-    """A model with its preparation and its ledger; predicts from tables as people have them."""
+    """A model with its preparation and its ledger; predicts from raw tables."""
 
     schema: Schema
     model: LinearModel | TreeModel | NetworkModel
@@ -83,8 +83,8 @@ class FittedModel:
         """Write predictor and preparation as one ONNX file, which takes raw rows (extra ``onnx``).
 
         Each column is an input of shape (rows, 1): categories as text, all others as numbers in double precision, flags
-        as 1 and 0, dates as days since 1970. Missing are NaN and the empty text. The output is ``prediction`` and, for
-        classes, ``probabilities``.
+        as 1 and 0, dates as days since 1970. Missing values are NaN or the empty text. The output is ``prediction``
+        and, for classes, ``probabilities``.
         """
         from .onnx_export import to_onnx
 

@@ -42,7 +42,7 @@ class Prepared(NamedTuple):
 def to_onnx(path: str | os.PathLike[str], fitted: Any) -> None:
     """Write a :class:`~diff2.FittedModel` as an ONNX file."""
     if isinstance(fitted.model, ModuleModel):
-        raise InvalidArgument("a module of your own has no ONNX graph here; export fitted.model.module by torch.onnx")
+        raise InvalidArgument("your own module has no ONNX graph here; export fitted.model.module with torch.onnx")
     try:
         import onnx
         import onnxruntime
@@ -293,4 +293,4 @@ def _refuse_difference(session: Any, fitted: Any) -> None:
         near = np.abs(found[0] - fitted.predict(table)) <= TOLERANCE * max(1.0, high - low)
     # A value within rounding of a threshold may fall on its other side.
     if near.mean() < 0.99:
-        raise Diff2Error("this model cannot be exported: the graph predicts something else than the model")
+        raise Diff2Error("this model cannot be exported: the graph gives other predictions than the model")

@@ -54,7 +54,7 @@ class Terms(NamedTuple):
         one_of("weighting", self.weighting, ("records", "clients"))
         if {"group": schema.groups, "client": schema.clients, "record": ""}[self.unit] is None:
             raise InvalidArgument(
-                f"unit={self.unit!r} needs the column that says whose a record is: name {self.unit}s in the schema"
+                f"unit={self.unit!r} needs the column of each record's {self.unit}: name {self.unit}s in the schema"
             )
         inputs = len(schema.numeric) + sum(schema.widths)
         if inputs > MOST_INPUTS:
@@ -98,7 +98,7 @@ def budget_of(epsilon: float, delta: float) -> Budget:
     """Return the budget of a fit; refuse an infinite one."""
     budget = Budget(epsilon, delta)
     if not budget.private:
-        raise InvalidArgument("a fit needs a finite epsilon: what it does without noise is not worth having")
+        raise InvalidArgument("a fit needs a finite epsilon: without noise use another library")
     return budget
 
 

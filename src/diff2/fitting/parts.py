@@ -65,7 +65,7 @@ class Parts:
             of = get_args(hint)
             kinds = [of[0]] * len(found) if of[1:] == (...,) else list(of)
             if not isinstance(found, list) or len(found) != len(kinds):
-                raise ValueError(f"{place} is no list of {len(kinds)}")
+                raise ValueError(f"{place} is not a list of {len(kinds)}")
             pairs = enumerate(zip(found, kinds, strict=True))
             return tuple(self.from_plain(one, kind, arrays, f"{place}.{i}") for i, (one, kind) in pairs)
         if hint in self._types.values():
@@ -75,7 +75,7 @@ class Parts:
         if hint is float and type(found) is int:
             return float(found)
         if (type(found) is not hint and not (hint is types.NoneType and found is None)) or found != found:
-            raise ValueError(f"{place} is no {hint.__name__}")
+            raise ValueError(f"{place} is not a {hint.__name__}")
         return found
 
     def within(self, value: Any) -> Iterator[Any]:
@@ -91,7 +91,7 @@ class Parts:
     def _part(self, found: Any, hint: type, arrays: Mapping[str, np.ndarray], place: str) -> Any:
         part = self._types.get(str(found.get("part"))) if isinstance(found, dict) else None
         if part is None or not issubclass(part, hint) or set(found) != {"part", *_hints(part)}:
-            raise ValueError(f"{place} is no {hint.__name__}")
+            raise ValueError(f"{place} is not a {hint.__name__}")
         declared = _hints(part)
         return part(
             **{name: self.from_plain(found[name], one, arrays, f"{place}.{name}") for name, one in declared.items()}

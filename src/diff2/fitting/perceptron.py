@@ -46,9 +46,7 @@ class ModuleModel:
         import torch
 
         if self.module is None:
-            raise InvalidArgument(
-                "this model is a module of your own: load it with FittedModel.load(folder, module=...)"
-            )
+            raise InvalidArgument("this model is your own module: load it with FittedModel.load(folder, module=...)")
         seeing = copy.deepcopy(self.module)  # a module may keep what it sees: this one is thrown away
         with torch.no_grad():
             values = seeing(torch.from_numpy(self.preparation.inputs(rows))).numpy()

@@ -64,7 +64,7 @@ class Rehearsal(NamedTuple):
 def rehearse(
     schema: Schema, records: int, *, epsilon: float, delta: float | str = "auto", score: bool = True
 ) -> Rehearsal:
-    """Say what a fit to this many records, or other units, would do. No data is needed.
+    """Return what a fit to this number of records, or other units, would do. No data is needed.
 
     >>> schema = Schema.from_arguments(["x"], bounds=[(0, 1)], target_bounds=(0, 4), target="y")
     >>> found = rehearse(schema, 5000, epsilon=1.0)

@@ -18,7 +18,7 @@ def spending(ledger: Ledger) -> str:
     """Return a table of purposes, each with its releases and its share of the budget, and the guarantee.
 
     Shares are of the sum of squares of the prices in Gaussian differential privacy, which is what adds up. What was not
-    spent is stated as if it were.
+    spent counts as spent in the guarantee.
     """
     prices: dict[str, list[float]] = {}
     for release in ledger.releases:
@@ -30,5 +30,5 @@ def spending(ledger: Ledger) -> str:
         lines.append(f"  {purpose:<14}{many:>13}{math.fsum(found) / total:>8.1%}")
     left = 1 - math.fsum(price for found in prices.values() for price in found) / total
     if left > 5e-4:
-        lines.append(f"  {'nothing':<27}{left:>8.1%}")
+        lines.append(f"  {'unspent':<27}{left:>8.1%}")
     return "\n".join([*lines, str(ledger.guarantee())])

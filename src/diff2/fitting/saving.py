@@ -104,18 +104,22 @@ def load(folder: str | os.PathLike[str]) -> Saved:
     source = Path(folder)
     if not (source / ARRAYS).is_file():
         raise InvalidArgument(f"no model in {source}: expected a folder with {ARRAYS}, as diff2 fit writes it")
+    if (source / "result.json").exists() and not (source / PREPARATION).exists():
+        raise InvalidArgument(f"{source} is a run of diff2 train; load its model with diff2.runfile.run.load_model")
     try:
         with safe_open(source / ARRAYS, framework="np") as file:
             metadata, arrays = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         names = [name for name in (SCHEMA, PREPARATION, HEALTH) if name != HEALTH or f"sha256 of {name}" in metadata]
         documents = {name: (source / name).read_bytes() for name in names}
     except (SafetensorError, OSError) as error:
-        raise InvalidArgument(f"the model in {source} cannot be read ({error}); copy the whole folder anew") from None
+        raise InvalidArgument(f"the model in {source} cannot be read ({error}); copy the whole folder again") from None
     if metadata.get("format") != FORMAT:
         raise InvalidArgument(f"{source / ARRAYS} is not in format {FORMAT}; read it with the version that wrote it")
     for name, data in documents.items():
         if metadata.get(f"sha256 of {name}") != hashlib.sha256(data).hexdigest():
-            raise InvalidArgument(f"{source / name} is not the file that was saved with {ARRAYS}; copy the folder anew")
+            raise InvalidArgument(
+                f"{source / name} is not the file that was saved with {ARRAYS}; copy the folder again"
+            )
     try:
         schema, tree = Schema.from_json(json.loads(documents[SCHEMA])), json.loads(documents[PREPARATION])
         model = PARTS.from_plain(tree["model"], LinearModel | TreeModel | Perceptron | ModuleModel, arrays, "model")
@@ -123,12 +127,12 @@ def load(folder: str | os.PathLike[str]) -> Saved:
         faults = shape_faults(model, schema)
         health = Health.from_json(json.loads(documents[HEALTH])) if HEALTH in documents else None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidArgument(f"{source / PREPARATION} describes no model ({error}); copy the folder anew") from None
+        raise InvalidArgument(f"{source / PREPARATION} describes no model ({error}); copy the folder again") from None
     if faults:
         raise InvalidArgument(f"the model in {source} does not fit together: {'; '.join(faults)}")
     ledger = verify(source / LEDGER).ledger
     if ledger.model != _sha256(documents, arrays):
-        raise InvalidArgument(f"{source / LEDGER} is the ledger of another model; copy the folder anew")
+        raise InvalidArgument(f"{source / LEDGER} is the ledger of another model; copy the folder again")
     return Saved(schema, model, (low, high), ledger, health)
 
 
@@ -159,8 +163,8 @@ def _readme(saved: Saved) -> str:
     guarantee = saved.ledger.guarantee()
     if guarantee.private:
         shared = (
-            "The files below are made of public facts and of what was released under this guarantee, and of nothing "
-            "else. All of them may be shared with whom the guarantee is made for; keep them together."
+            "The files below hold only public facts and what was released under this guarantee. "
+            "All of them may be shared with everyone the guarantee is meant for; keep them together."
         )
     else:
         shared = "**Share none of these files**: the model is not private."
@@ -173,9 +177,9 @@ def _readme(saved: Saved) -> str:
 | file | what it holds |
 | --- | --- |
 | `{ARRAYS}` | the arrays of the model; the guarantee is in its metadata |
-| `{PREPARATION}` | how arrays and numbers make a model |
+| `{PREPARATION}` | how to rebuild the model from the arrays |
 | `{SCHEMA}` | columns, bounds, categories and target: what was known publicly |
-| `{HEALTH}` | what releases say of the model's worth: a private score, noise against estimates |
+| `{HEALTH}` | the quality of the model, from releases: a private score, noise against estimates |
 | `{LEDGER}` | every release with its price; `diff2 account` adds them up |
 
 Predictions for private rows are private: they are not covered by the guarantee, and are not in this folder.

@@ -35,7 +35,7 @@ from .session import Session
 
 
 class Selected(NamedTuple):
-    """The candidate that was chosen, and its model. How often each was tried is not said: that would cost more."""
+    """The candidate that was chosen, and its model. How often each was tried stays secret."""
 
     name: str
     model: FittedModel

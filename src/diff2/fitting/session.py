@@ -66,6 +66,6 @@ class Session:
         if known and known[0].purpose != purpose:
             raise LedgerError(
                 f"release {self._filter.releases} was a {known[0].purpose} and is a {purpose} now: records or code "
-                "were changed. Nothing was released now; start anew in another directory. What was released stays spent"
+                "were changed. Nothing was released now; start again in another directory. Earlier releases stay spent"
             )
         self._progress(1 - self._filter.left, purpose)

@@ -15,7 +15,7 @@ class Shrinkage:
     chosen to make that small. A direction released at some iterate is b less h times that iterate, with noise that is
     independent of all iterates before it: products of b with an earlier mean are right on average.
 
-    *Learning by heart.* b is the mean over the records that theta was learnt from. Their noise is in both, and makes
+    *Overfitting.* b is the mean over the records that theta was learnt from. Their noise is in both, and makes
     products too large: by the variance of a record's residual times the largest weight of a record, for each
     coordinate that was learnt. Where little can be explained and features are many, this decides.
 

@@ -136,7 +136,7 @@ class Unpacked(Parts):
         kinds = {one.__name__: one for one in STATISTICS}
         kind = kinds.get(str(tree.get("part"))) if isinstance(tree, dict) else None
         if kind is None:
-            raise InvalidArgument("the statistic is none that is known here; all parties need the same version")
+            raise InvalidArgument("the statistic is not known here; all parties need the same version")
         try:
             found = self.from_plain(tree, kind, self._arrays, kind.__name__)
             faults = [*_number_faults(tree), *_array_faults(self._arrays), *self._part_faults(found)]

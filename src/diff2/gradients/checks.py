@@ -43,7 +43,7 @@ def refuse_mixing_layers(module: nn.Module) -> None:
     for name, layer in module.named_modules():
         if mixes_records(layer):
             raise UnsupportedModel(
-                f"layer {name!r} ({type(layer).__name__}) {MIXES}. Replace it by nn.GroupNorm or nn.LayerNorm, or, "
+                f"layer {name!r} ({type(layer).__name__}) {MIXES}. Replace it with nn.GroupNorm or nn.LayerNorm, or, "
                 "where it is pretrained, freeze it with .eval()"
             )
 

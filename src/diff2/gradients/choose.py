@@ -102,14 +102,14 @@ def build_engine(
         if isinstance(made, Engine):
             if engine in ("auto", "portable") and name in ("vmap", "loop"):
                 warnings.warn(
-                    f"gradients are computed by the slower '{name}' engine, because {reasons['ghost']}. "
+                    f"gradients are computed with the slower '{name}' engine, because {reasons['ghost']}. "
                     "The guarantee is the same; each round takes longer. diff2.check(model, inputs) shows all layers.",
                     GradientFallbackWarning,
                     stacklevel=4,
                 )
             return made, found.stochastic
         reasons[name] = made
-    raise InvalidArgument(f"engine={engine!r} cannot serve this model: {reasons[engine]}; or use engine='auto'")
+    raise InvalidArgument(f"engine={engine!r} does not support this model: {reasons[engine]}; or use engine='auto'")
 
 
 def _candidates(engine: str) -> list[str]:

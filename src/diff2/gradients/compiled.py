@@ -132,7 +132,7 @@ class CompiledEngine(NetworkEngine):
         return out.value
 
     def norms(self, params: Vector, records: Records, transform: Transform | None = None) -> Tensor:
-        raise InvalidArgument("the 'compiled' engine does not tell norms; build another one, say 'columns'")
+        raise InvalidArgument("the 'compiled' engine returns no norms; build another one, say 'columns'")
 
     def _outputs(self, out: Total, prepared: tuple[Tiles, Records], gradient: bool) -> Tensor:
         outputs = np.empty(prepared[0].targets.shape, np.float32)

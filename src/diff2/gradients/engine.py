@@ -251,7 +251,7 @@ class Engine:
 def asked(question: Question) -> tuple[Vector, Vector | None, float]:
     """Return the iterates and the radius of a question; refuse one that is only declared."""
     if question.params is None or isinstance(question.radius, Smoothness):
-        raise InvalidArgument("expected a question that is asked at iterates, by question.at(round, params, ...)")
+        raise InvalidArgument("expected a question that is asked at iterates: question.at(round, params, ...)")
     return question.params, question.previous, question.radius
 
 

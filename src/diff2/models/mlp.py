@@ -27,7 +27,7 @@ def mlp(
     r"""Return a fully connected network; with the default settings, the paper's.
 
     Weights and biases start uniform in :math:`[-1/\sqrt{w_{in}}, 1/\sqrt{w_{in}}]`. (The paper prints
-    :math:`\sqrt{w_{in}}`, a slip.) Starting points hold nothing private, so they may be seeded.
+    :math:`\sqrt{w_{in}}`, a misprint.) Starting points hold nothing private, so they may be seeded.
 
     >>> mlp(8, 1)
     Sequential(

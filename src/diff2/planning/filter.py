@@ -23,7 +23,7 @@ MOST_RELEASES = 512  # for what noise on whole numbers costs
 
 
 class Filter:
-    """What is left of a budget; with ``repetitions``, of one of so many on average, of which the best is published."""
+    """What is left of a budget; with ``repetitions``, of one of that many on average; the best is published."""
 
     def __init__(self, budget: Budget, repetitions: int | None = None):
         # A little less, so that all of it together, rounded up, is within the budget.

@@ -41,7 +41,7 @@ def check_fit(path: str, ledger: Ledger) -> None:
         elif release.mechanism == GAUSSIAN:
             _check_sensitivity(where, release, weight)
         else:
-            raise LedgerError(f"{where}: mechanism={release.mechanism!r} is none that a fit releases by")
+            raise LedgerError(f"{where}: mechanism={release.mechanism!r} is not one of a fit")
 
 
 def _heaviest(where: str, header: Mapping[str, Any]) -> float:

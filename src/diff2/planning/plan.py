@@ -48,17 +48,17 @@ class Plan:
 
     @property
     def sigma_1(self) -> float | None:
-        """Noise deviation of a gradient, in units of C_1; None where no gradient is released."""
+        """Standard deviation of the noise of a gradient, in units of C_1; None where no gradient is released."""
         return self._sigma(GRADIENT)
 
     @property
     def sigma_2(self) -> float | None:
-        """Noise deviation of a difference, in units of its radius; None where no difference is released."""
+        """Standard deviation of the noise of a difference, in units of its radius; None if none is released."""
         return self._sigma(DIFFERENCE)
 
     @property
     def sigma_3(self) -> float | None:
-        """Noise deviation of a local step, in units of its radius; None where there is none."""
+        """Standard deviation of the noise of a local step, in units of its radius; None where there is none."""
         return self._sigma(LOCAL)
 
     def _sigma(self, purpose: str) -> float | None:
@@ -82,9 +82,9 @@ def plan(
     """Return the noise that makes ``algorithm`` keep ``budget`` on clients of these sizes.
 
     Args:
-        client_sizes: the number of records of each client; for Poisson batches, the public number it has at most.
-        protection: what is protected, and how that is counted; by default every record, exactly.
-        dimension: the number of parameters of the model, which some settings are chosen by.
+        client_sizes: the number of records of each client; for Poisson batches, a public upper bound.
+        protection: what is protected, and how that is accounted; by default every record, exactly.
+        dimension: the number of parameters of the model, from which some settings are chosen.
         opening_share: the share of mu^2 for one release about all records before the first round.
         multipliers: of each purpose, where they are known already; by default they are calibrated to the budget.
         settings: fields of :class:`diff2.Protection` by name, such as ``weighting="records"``.
@@ -109,7 +109,7 @@ def plan(
     if budget.private and budget.delta > 1 / population.units:
         warnings.warn(
             f"delta={budget.delta:g} is larger than 1/{population.units}, one over the number of {population.unit}s: "
-            f"the guarantee would allow to publish a {population.unit} chosen at random. Choose a smaller delta",
+            f"the guarantee would allow publishing a {population.unit} chosen at random. Choose a smaller delta",
             WeakDeltaWarning,
             stacklevel=2,
         )

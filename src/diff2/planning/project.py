@@ -75,12 +75,12 @@ class Standing(NamedTuple):
             found.append(f"{len(known)} different fingerprints of records; all count as if they were about the same.")
         leaks = sorted({leak for run in self.runs for leak in run.leaks})
         if leaks:
-            found.append(f"Not counted, for no epsilon says what it costs: {'; '.join(leaks)}.")
+            found.append(f"Not counted, because no epsilon covers it: {'; '.join(leaks)}.")
         profiles = [profile for run in self.runs for profile in run.spent.profiles]
         if largest_mu(profiles) is None and len(self.runs) > 1:
             found.append(
                 "Runs on random batches are added up as if their settings had been fixed beforehand; choose them "
-                "without looking at earlier results."
+                "independently of earlier results."
             )
         return found
 
@@ -195,7 +195,7 @@ def _key(folder: Path) -> bytes:
         return bytes.fromhex((folder / KEY).read_text(encoding="ascii"))
     except (OSError, ValueError):
         raise LedgerError(
-            f"{folder / KEY} is missing or damaged; restore it from a copy, for it is part of the fingerprints"
+            f"{folder / KEY} is missing or damaged; restore it from a copy: fingerprints depend on it"
         ) from None
 
 
@@ -213,7 +213,7 @@ def _lines(folder: Path) -> list[tuple[dict[str, Any], str]]:
             raise LedgerError(f"{where}: the line was changed, or does not follow the one before; restore a copy")
         found.append((fields, chain))
     if rest:
-        raise LedgerError(f"{path}, line {len(lines) + 1}: the line is cut off; remove it, for nothing was spent on it")
+        raise LedgerError(f"{path}, line {len(lines) + 1}: the line is truncated; remove it: nothing was spent on it")
     return found
 
 

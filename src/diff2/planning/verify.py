@@ -31,7 +31,7 @@ CLAIMS = (  # of the header, protected by the chain alone
     "shows"
 )
 OF_FIT = "sha256, purpose, and the dimension of a choice"  # of a release of a fit, likewise
-NOISED = "the deviation of every noise, from its multiplier and sensitivity"
+NOISED = "the noise of every release, from its multiplier and sensitivity"
 PLANNED = (
     "the noise multipliers, from algorithm, budget, sizes and protection",
     "number, order and purpose of the releases, against the plan",
@@ -207,7 +207,7 @@ def _check_end(where: str, ledger: Ledger) -> None:
     if not ledger.complete:
         return
     if model is not None and not (isinstance(model, str) and SHA256.fullmatch(model)):
-        raise LedgerError(f"{where}: model={model!r} is no SHA-256; restore the file from a copy")
+        raise LedgerError(f"{where}: model={model!r} is not a SHA-256; restore the file from a copy")
     pairs = [("released_epsilon", found["released_epsilon"], expected["released_epsilon"])]
     stated = found["guarantee"] if isinstance(found["guarantee"], dict) else {}
     for name in {**expected["guarantee"], **stated}:

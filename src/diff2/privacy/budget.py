@@ -42,7 +42,7 @@ class Budget:
         """Warn of an epsilon too large to mean much: before a run or a fit, not where a ledger is read."""
         if MEANINGFUL < self.epsilon < math.inf:
             warnings.warn(
-                f"epsilon={self.epsilon:g} says little: whether somebody was in the table may be guessed with odds of "
+                f"epsilon={self.epsilon:g} says little: who was in the table may be guessed with odds of "
                 f"up to exp({self.epsilon:g}) to 1. Around 1 is strong, 3 to 5 common; choose at most {MEANINGFUL:g}",
                 WeakEpsilonWarning,
                 stacklevel=stacklevel,

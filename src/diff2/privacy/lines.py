@@ -2,7 +2,7 @@
 
 A line ends in ``"chain"``: the SHA-256 of the chain of the line before and of its own text up to there. A line that is
 changed, removed, doubled or moved no longer fits, and neither does one that is written with other spaces. Whoever can
-write the whole file can compute the chain anew: against its author only a signature helps (``signing.py``).
+write the whole file can recompute the chain: against its author only a signature helps (``signing.py``).
 """
 
 import hashlib
@@ -51,7 +51,7 @@ class Parsed(NamedTuple):
         """Refuse a file whose last line is cut off."""
         if self.torn:
             raise LedgerError(
-                f"{path}, line {len(self.releases) + 2}: the last line is cut off. Its value never left the "
+                f"{path}, line {len(self.releases) + 2}: the last line is truncated. Its value never left the "
                 "mechanism; resume the run, or remove that line, and try again"
             )
 
@@ -71,7 +71,7 @@ def parse(path: Path) -> Parsed:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise LedgerError(f"no ledger at {path}; give the path of a ledger.jsonl file") from None
+        raise LedgerError(f"no ledger at {path}; give the directory of a run, or its ledger.jsonl") from None
     *lines, rest = data.split(b"\n")
     if not lines:
         raise LedgerError(f"{path} has no complete header line; it is not a ledger, or its run never started")
@@ -175,7 +175,7 @@ def _check_release(where: str, release: Release) -> None:
         NONE: release.multiplier == 0,
     }
     if release.sha256 and not SHA256.fullmatch(release.sha256):
-        raise LedgerError(f"{where}: sha256={release.sha256!r} is no SHA-256; restore the file from a copy")
+        raise LedgerError(f"{where}: sha256={release.sha256!r} is not a SHA-256; restore the file from a copy")
     drawn = {FULL: release.rate == 1, FIXED: 0 < release.rate < 1, POISSON: 0 < release.rate <= 1}
     if not drawn.get(release.sampling, False) or release.members == () or release.leaves < 0 or release.parties < 1:
         raise LedgerError(

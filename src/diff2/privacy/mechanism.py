@@ -202,13 +202,13 @@ def noise_scale(mean: BoundedMean, multiplier: float, parties: int = 1) -> tuple
     if release.dimension * release.nodes > MOST_DRAWS or share > 0.5:
         raise InvalidArgument(
             f"{release.dimension} parameters with the noise multiplier {multiplier:g} are more than the grid of the "
-            "noise allows; take a smaller model, or raise epsilon"
+            "noise allows; use a smaller model, or raise epsilon"
         )
     std = scale * (release.sensitivity + rounding_of(mean)) / (1 - share) * (1 + 2.0**-48)
     grid = std / math.sqrt(parties) / SCALE
     if not SMALLEST < std < LARGEST or not reach(mean) / grid < MOST_STEPS:
         raise InvalidArgument(
-            f"the {release.purpose} of round {release.round} needs noise of deviation {std:g} on values up to "
+            f"the {release.purpose} of round {release.round} needs noise of standard deviation {std:g} on values up to "
             f"{reach(mean):g}: whole numbers of more than 64 bits. Lower epsilon, or scale the data"
         )
     return std, grid

@@ -18,9 +18,9 @@ from .ledger import Ledger
 SIGNATURE = "ledger.sig"  # beside the ledger
 HOW = "make one with: diff2 keygen key.pem"
 PROVES = (
-    "The signature says who vouches for this ledger and the model it names, and that neither was changed since. It "
-    "does not say that records were clipped or noise was added: that is a claim of the program that wrote the ledger, "
-    "and of whoever ran it. Whoever holds the key can sign an invention."
+    "The signature shows who vouches for this ledger and the model it names, and that neither was changed since. It "
+    "does not prove that records were clipped or noise was added: that is a claim of the program that wrote the "
+    "ledger, and of whoever ran it. Whoever holds the key can sign an invented run."
 )
 
 
@@ -112,13 +112,12 @@ def _read(path: AnyPath, what: str, *, private: bool) -> Any:
     except FileNotFoundError:
         raise InvalidArgument(f"no key at {what}={path}; {HOW}") from None
     except (ValueError, TypeError) as error:
-        raise InvalidArgument(
-            f"{what}={path} is no PEM key without a password ({type(error).__name__}); {HOW}"
-        ) from None
+        kind = "private key without a password" if private else "public key"
+        raise InvalidArgument(f"{what}={path} is not a PEM {kind} ({type(error).__name__}); {HOW}") from None
     if not isinstance(key, ed25519.Ed25519PrivateKey if private else ed25519.Ed25519PublicKey):
         raise InvalidArgument(f"{what}={path} is not an Ed25519 key; {HOW}")
     if private and os.name == "posix" and stat.S_IMODE(os.stat(path).st_mode) & 0o077:
-        raise InvalidArgument(f"{what}={path} can be read by others than its owner; run: chmod 600 {path}")
+        raise InvalidArgument(f"{what}={path} can be read by others; run: chmod 600 {path}")
     return key
 
 

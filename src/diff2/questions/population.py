@@ -44,7 +44,7 @@ CLIENT_ORDERS = ("round_robin", "random")
 
 @dataclass(frozen=True)
 class Protection:
-    """What is protected, and how that is counted.
+    """What is protected, and how that is accounted.
 
     Args:
         unit: a ``"record"``, a ``"group"`` of records of one client (say, those of a person), or a whole ``"client"``.
@@ -79,7 +79,7 @@ class Population:
     """The units that are protected. Sizes are public.
 
     Args:
-        sizes: records of each client; of Poisson batches the public number of its slots.
+        sizes: records of each client; with Poisson batches, the public number of its slots.
         weighting: ``"clients"`` or ``"records"``.
         unit: ``"record"``, ``"group"`` (several records of one client), ``"client"``.
         clients_per_round: m of the P clients take part in a round; None: all.
@@ -123,7 +123,7 @@ class Population:
 
     @property
     def units(self) -> int:
-        """The number of units, or for groups a bound of it: their records."""
+        """The number of units; for groups an upper bound, their records."""
         return len(self.sizes) if self.unit == "client" else sum(self.sizes)
 
     def participants(self, round: int) -> tuple[int, ...]:
@@ -151,7 +151,7 @@ class Population:
         return [share / count for share, count in zip(shares, self._counts(clients, batch), strict=True)]
 
     def count(self, client: int, batch: Batch, round: int) -> int:
-        """Return how many records of a client are in a batch that is not drawn by chance."""
+        """Return how many records of a client are in a batch that is not drawn at random."""
         together = (client,) if batch.size is None else self.participants(round)
         clients = together if batch.clients is None else batch.clients
         return int(self._counts(clients, batch)[clients.index(client)])

@@ -32,8 +32,8 @@ class Batch:
     """Which records a question is about. At most one of ``size``, ``rate`` and ``part``; none of them: all records.
 
     Args:
-        clients: these clients alone; None: whoever takes part in the round.
-        size: this many records, drawn without replacement: of the one client in ``clients``, or of all together, in
+        clients: only these clients; None: all that take part in the round.
+        size: number of records, drawn without replacement: of the one client in ``clients``, or of all together, in
             proportion to their sizes.
         rate: every record with this probability, independently (Poisson).
         part: (j, M): the j-th of M fixed parts into which every client's records are divided, j from 0.
@@ -55,7 +55,7 @@ ALL = Batch()
 
 @dataclass(frozen=True)
 class Smoothness:
-    """The radius of a difference: ``factor`` times the distance of the two iterates, at most ``cap``.
+    """The radius of a difference: ``factor`` times the distance between the two iterates, at most ``cap``.
 
     It depends on released iterates alone, hence costs no privacy. Equal iterates give the radius zero, others at least
     ``LEAST_RADIUS``.

@@ -46,7 +46,7 @@ class Noisy(NamedTuple):
 
 @dataclass
 class Round:
-    """Round r: where we are, what was declared for it, whom to ask, and how much noise to add."""
+    """Round r: the iterate, what was declared for it, whom to ask, and how much noise to add."""
 
     number: int  # r, from 1
     total: int  # R
@@ -70,7 +70,7 @@ class Round:
         """Ask a declared question at these iterates.
 
         Args:
-            remember: a difference to ``params`` may be asked for next.
+            remember: a difference from ``params`` may be asked for next.
         """
         declared = (*self.questions, *self.routine_questions)
         if question not in declared:
@@ -81,7 +81,7 @@ class Round:
         return self.cohort.answer(question.at(self.number, params, previous, remember=remember))
 
     def release(self, *means: BoundedMean | tuple[float, BoundedMean]) -> Noisy:
-        """Let a mean out with noise, or a weighted sum of means of the same units: pairs (weight, mean)."""
+        """Release a mean with noise, or a weighted sum of means of the same units: pairs (weight, mean)."""
         pairs = [mean if isinstance(mean, tuple) else (1.0, mean) for mean in means]
         mean = pairs[0][1] if len(pairs) == 1 and pairs[0][0] == 1 else combined(pairs)
         planned = mean.release

@@ -24,7 +24,7 @@ def card(facts: Facts) -> str:
     lines += ["| protected together | " + " | ".join(f"epsilon at {delta:g}" for delta in found["deltas"]) + " |"]
     lines += ["| --- |" + " ---: |" * len(found["deltas"])]
     lines += [f"| {row['units']} | " + " | ".join(map(number, row["epsilon"])) + " |" for row in found["groups"]]
-    lines += ["", "Guessing who is in the data, at best: " + "; ".join(map(_guess, found["guesses"])) + "."]
+    lines += ["", "Best guess at who is in the data: " + "; ".join(map(_guess, found["guesses"])) + "."]
     lines += ["", f"Not protected: {marked('; '.join(found['not_protected']))}.", "", "## Intended use", ""]
     lines += ["Inputs and bounds that everybody may know; values outside count as the nearest bound.", ""]
     lines += ["| column | role | kind | from |", "| --- | --- | --- | --- |"]
@@ -44,7 +44,7 @@ def marked(value: object) -> str:
 
 
 def _guess(one: Mapping[str, Any]) -> str:
-    return f"{up(one['true_positives'])} right with {up(one['false_positives'])} wrong"
+    return f"{up(one['true_positives'])} found at most with {up(one['false_positives'])} false alarms"
 
 
 def _metadata(facts: Facts) -> list[str]:

@@ -39,4 +39,4 @@ def chart(path: Sequence[Sequence[float]], stated: Any) -> Markup:
         role="img",
         aria_label="epsilon of what was released, by round",
     )
-    return tag("figure", picture, tag("figcaption", "epsilon of what was released by then, which is no guarantee"))
+    return tag("figure", picture, tag("figcaption", "epsilon of what was released by then, which is not a guarantee"))

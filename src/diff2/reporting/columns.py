@@ -50,7 +50,7 @@ def _of_fit(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
     found.append(_part(str(target.pop("column", "")), "target", target))
     for role in ("clients", "groups"):
         if role in schema:
-            whose = "whose a record is" if role == "clients" else "which records belong together"
+            whose = "which client each record belongs to" if role == "clients" else "which records belong together"
             found.append(_row(schema[role], role, "name", None, None, "given", whose))
     return found
 

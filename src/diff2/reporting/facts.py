@@ -35,6 +35,8 @@ def facts(run: AnyPath, public_key: AnyPath | None = None) -> dict[str, Any]:
         found = judge(folder / ledger_of(run).name, public_key)
         quality, health = worth(folder, found.ledger)
     except Diff2Error as error:
+        if not ledger_of(run).exists():  # not a run at all
+            raise
         verdict = {"status": BROKEN, "colour": "red", "words": "broken", "reason": _without_place(error, folder)}
         return {"format": FORMAT, "run": folder.name, "verdict": verdict}
     ledger, guarantee = found.ledger, found.ledger.guarantee()

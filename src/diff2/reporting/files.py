@@ -1,6 +1,6 @@
 """The files of a run, and whom each may be shown to: shared, internal to those who hold the records, or secret.
 
-A hash is given of files to share alone. One of an exact metric would tell which metric it is to whoever can guess it.
+Only files to share have a hash. That of an exact metric would confirm a guess of the metric.
 """
 
 import hashlib
@@ -12,9 +12,9 @@ REPORT, CARD = "report.html", "model-card.md"
 
 KNOWN = {
     "model.safetensors": (SHARE, "the arrays of the model; the guarantee is in its metadata"),
-    "preparation.json": (SHARE, "how arrays and numbers make a model"),
+    "preparation.json": (SHARE, "how to rebuild the model from the arrays"),
     "schema.json": (SHARE, "columns, bounds, categories and target"),
-    "health.json": (SHARE, "what releases say of the model's worth"),
+    "health.json": (SHARE, "the quality of the model, from releases"),
     "README.md": (SHARE, "what the folder holds"),
     "ledger.jsonl": (SHARE, "every release with its price"),
     "ledger.sig": (SHARE, "the signature of the ledger"),
@@ -42,7 +42,7 @@ def _kind(file: Path, complete: bool) -> tuple[str, str]:
     if file.name == "checkpoint.pt":
         if complete:
             return INTERNAL, "the last state of the run; the key of its noise is wiped"
-        return SECRET, "the key of the noise: who has it can take the noise off"
+        return SECRET, "the key of the noise: whoever has it can remove the noise"
     if file.suffix in (".pem", ".key"):
         return SECRET, "a key"
     return KNOWN.get(file.name, (INTERNAL, "not written by a run"))

@@ -20,7 +20,7 @@ LONG = (5, 8, 9)  # parts that may go on on the next sheet
 MARKS = {True: ("✓", "checked"), False: ("–", "not checked")}
 SIGN_OFF = (
     "The bounds, lists and sizes in parts 2 and 5 are public knowledge.",
-    "What is protected (part 2) is what has to be protected.",
+    "The unit of protection (part 2) is the right one.",
     "All other uses of these records are known (part 8).",
     "Only files marked “share” (part 9) leave.",
 )
@@ -106,8 +106,8 @@ def _guarantee(facts: Facts) -> Markup:
             tag("div", tag("h3", "epsilon"), table(header, rows, figures=True)),
             tag(
                 "div",
-                tag("h3", "best guess who is in the data"),
-                table(["wrong, of those who are not", "right, of those who are, at most"], guesses, figures=True),
+                tag("h3", "best guess at who is in the data"),
+                table(["false alarms", "found at most"], guesses, figures=True),
             ),
             words,
             class_="three",
@@ -223,8 +223,8 @@ def _project(facts: Facts) -> Markup:
     found = facts["project"]
     if found is None:
         words = (
-            "Not counted: the run is in no project (diff2 budget). If these records were used before, or will be used "
-            "again, all of it adds up."
+            "Not counted: the run is in no project (diff2 budget). If these records were used before, or are used "
+            "again, the costs add up."
         )
         return _section(8, "All runs on these data together", tag("p", words), wide=True)
     rows: list[list[object]] = [

@@ -1,6 +1,6 @@
 """The verdict on a run: is it what its ledger says, and is this model the one that it returned?
 
-Everything is looked at that can be checked without the records. ``diff2 verify`` prints it, ``diff2 report`` shows it.
+Everything is checked that can be checked without the records. ``diff2 verify`` prints it, ``diff2 report`` shows it.
 """
 
 import math
@@ -91,7 +91,7 @@ def _metadata(ledger: Ledger, path: Path) -> Iterator[tuple[str, str]]:
         return
     version = ledger.header["version"]
     if version == __version__ and stated_guarantee(file) != str(ledger.guarantee()):
-        raise LedgerError(f"{file} states another guarantee than its ledger; copy the folder anew")
+        raise LedgerError(f"{file} states another guarantee than its ledger; copy the folder again")
     yield what, "" if version == __version__ else f"version {version} wrote it, and may have put it in other words"
 
 
@@ -103,11 +103,11 @@ def _signature(ledger: Ledger, path: Path, public_key: AnyPath | None) -> tuple[
     what, file = "the signature", path.with_name(SIGNATURE)
     document = read_json(file)
     if document is None and file.exists():
-        raise LedgerError(f"{file} is no signature; restore it from a copy, or sign the run anew")
+        raise LedgerError(f"{file} is not a signature; restore it from a copy, or sign the run again")
     signed_by = ledger.header["signed_by"] or (document or {}).get("public_key")
     if public_key is not None and read_public(public_key) != signed_by:
         whose = "not signed" if signed_by is None else f"signed by {signed_by}"
-        raise LedgerError(f"{path} is {whose}, not by the key in {public_key}")
+        raise LedgerError(f"{path} is {whose}, expected a signature by the key in {public_key}")
     if signed_by is None:
         return what, None, "the run was not signed; its author could have rewritten all of it"
     if not ledger.complete:

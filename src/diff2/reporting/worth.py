@@ -10,7 +10,7 @@ from ..planning.filter import FILTERED
 from ..privacy import Ledger
 from ..training.model_file import MODEL
 
-OF_FIT = "on the records of the fit itself, which is optimistic by little; diff2 evaluate scores on others"
+OF_FIT = "on the records of the fit itself, which is slightly optimistic; diff2 evaluate scores on others"
 UNSURE = "from history.csv, which the ledger does not vouch for"
 
 

@@ -35,7 +35,7 @@ class Adam(PostProcessing):
         learning_rate: eta.
         beta1: weight of the past in the average of the estimates, in [0, 1).
         beta2: weight of the past in the average of their squares, in [0, 1).
-        floor: the least denominator, in units of the gradient. A coordinate whose signal drowns in the noise moves by
+        floor: the least denominator, in units of the gradient. A coordinate whose signal is below the noise moves by
             ``learning_rate / floor`` times the averaged estimate: too small a floor lets the noise take long steps.
         correct_noise: ``False`` keeps the noise in the second moment; with a tiny ``floor`` that is plain Adam.
         schedule: how eta changes over the rounds: ``"constant"``, ``"cosine"`` or ``"inverse_root"``.

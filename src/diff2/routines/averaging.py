@@ -23,12 +23,12 @@ from .given import as_routine
 
 @dataclass(frozen=True)
 class Averaging(Routine):
-    """Another routine, with an average of what it reached as the output.
+    """Another routine, with the average of its iterates as the output.
 
     Args:
         routine: moves the parameters.
         start: share of the rounds, in [0, 1), after which averaging starts; until then the output is the routine's.
-        decay: weight of the past in an exponential moving average, in [0, 1); None: the mean, all rounds alike.
+        decay: weight of the past in an exponential moving average, in [0, 1); None: the plain mean over rounds.
     """
 
     routine: Routine

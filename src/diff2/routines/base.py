@@ -45,7 +45,7 @@ class Routine:
 
 
 class PostProcessing(Routine):
-    """A routine that asks for nothing and moves once in a round."""
+    """A routine that asks for nothing and moves once per round."""
 
     local_steps = 1
 

@@ -35,7 +35,7 @@ class BVRLocalSGD(Routine):
         learning_rate: eta, of every step.
         local_steps: K; 1 is gradient descent.
         batch_size: b, at most the records of the smallest client.
-        local_clip_smoothness: C_3; a difference is clipped to C_3 times the distance of the two local iterates.
+        local_clip_smoothness: C_3; a difference is clipped to C_3 times the distance between the two local iterates.
         schedule: of the learning rate.
     """
 

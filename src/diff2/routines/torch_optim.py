@@ -73,7 +73,7 @@ class TorchOptimizer(PostProcessing):
     """Steps of a PyTorch optimiser along the estimate.
 
     To the optimiser the parameters of the model are one vector in double precision, so options for single layers do not
-    apply, and neither do optimisers that look at the shape of a weight. It does not know of the noise either: see
+    apply, and neither do optimisers that depend on the shape of a weight. Nor does it know about the noise: see
     ``diff2.Adam`` for one that does.
 
     Args:

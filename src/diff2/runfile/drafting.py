@@ -1,7 +1,6 @@
 """A first run file for a table: written from the names of its columns, and from no value in it.
 
-What only its owner knows (bounds, classes) is left open with a word. A file with such a word is refused, and the error
-lists all of them.
+Bounds stand as words, which the owner replaces. A file with such a word is refused, and the error lists all of them.
 """
 
 import json
@@ -51,23 +50,23 @@ def draft_run_file(files: Sequence[AnyPath], target: str, task: str, *, epsilon:
     bounded = [*inputs, *([target] if task == "regression" else [])]
     low, high = map(json.dumps, OPEN)
     bounds = [f"{_text(name)} = [{low}, {high}]" for name in bounded]
-    classes = [] if task == "regression" else ["classes = []  # all classes that everybody knows to be possible"]
+    classes = [] if task == "regression" else ["classes = []  # all possible classes, as everybody knows them"]
     where = [f"files = [{', '.join(_text(str(file)) for file in files)}]  # one table per client"]
     if len(files) == 1:
-        where = [f'file = {_text(str(files[0]))}  # one client; client_column = "..." separates several']
+        where = [f'file = {_text(str(files[0]))}  # one client; for several: client_column = "..."']
     lines = [
-        "# What is trained on what, how, and within which budget. Every key: diff2 run-schema.",
-        "# Write what is open, look at what to expect (diff2 plan), then train (diff2 train).",
+        "# What is trained, on which tables, how, and within which budget. Every key: diff2 run-schema.",
+        "# Replace LOW and HIGH, see what to expect (diff2 plan), then train (diff2 train).",
         "",
         "[data]",
         *where,
         f"target = {_text(target)}",
         f'task = "{task}"  # or "{next(other for other in TASKS if other != task)}"',
-        f"columns = [{', '.join(map(_text, inputs))}]",
+        f"columns = [{', '.join(map(_text, inputs))}]  # numbers only; diff2 fit also takes text, dates and gaps",
         '# group_column = "..."  # protects all records of a person together',
         *classes,
         "",
-        "[data.bounds]  # LOW and HIGH: what everybody knows, without a look at the records; values outside move there",
+        "[data.bounds]  # what everybody knows without seeing the records; values outside are moved to the bound",
         *bounds,
         "",
         "[model]",
@@ -76,18 +75,18 @@ def draft_run_file(files: Sequence[AnyPath], target: str, task: str, *, epsilon:
         "[algorithm]",
         'name = "diff2"',
         "rounds = 400",
-        "restart_interval = 20  # a fresh gradient every so many rounds, differences in between",
-        "clip_gradient = 1.0  # no record moves a gradient further",
-        "clip_smoothness = 3.0  # nor a difference further than this times the length of the step",
+        "restart_interval = 20  # a fresh gradient every 20 rounds, differences in between",
+        "clip_gradient = 1.0  # each record's gradient is clipped to this length",
+        "clip_smoothness = 3.0  # and its difference to this times the length of the step",
         "",
         "[routine]",
         'name = "gradient_descent"',
         "learning_rate = 0.25",
         "",
         "[privacy]",
-        f"epsilon = {epsilon!r}  # what all of the run may cost",
+        f"epsilon = {epsilon!r}  # what the whole run may cost",
         f"delta = {delta!r}  # well below 1 / number of records",
-        "strict = true  # refuse whatever would leak",
+        "strict = true  # refuse leaks",
     ]
     return "\n".join(lines) + "\n"
 

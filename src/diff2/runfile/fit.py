@@ -64,7 +64,7 @@ class FitData:
     """``[data]``: tables on this machine, whose clients become sites.
 
     Args:
-        file: CSV, CSV.gz or Parquet; the schema's ``clients`` says whose a record is.
+        file: CSV, CSV.gz or Parquet; the schema's ``clients`` is the column with the client of each record.
         files: likewise, of the same columns.
         builtin: ``"randhie"``: the six sites of the RAND health insurance experiment, four fifths of the people.
     """
@@ -111,7 +111,7 @@ def _fit_file(path: Path, content: Mapping[str, Any], folders: list[Path]) -> Fi
     named = table.pop("schema", None)
     if (named is None) == (not inline):
         raise InvalidArgument(
-            "[fit] needs a schema, and one only: schema = 'FILE.toml', or its tables [fit.target] and [fit.columns.*]"
+            "[fit] needs exactly one schema: schema = 'FILE.toml', or its tables [fit.target] and [fit.columns.*]"
         )
     if named is None:
         schema = Schema.from_json(inline)

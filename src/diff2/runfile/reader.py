@@ -73,7 +73,7 @@ class PrivacySettings:
         accounting: ``"paper"`` uses the closed forms of the paper, which need more noise.
         unit: what is protected: a record, or all records of a client. For groups, see ``group_column`` in ``[data]``.
         strict: refuse leaks instead of warning.
-        public_sizes: with Poisson batches, a public number of records that each client has at most, or one for each;
+        public_sizes: with Poisson batches, a public bound on the records of each client, one number or one for each;
             the exact numbers would leak.
     """
 
@@ -96,16 +96,16 @@ class PrivacySettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """``[run]``: what belongs to no other table.
+    """``[run]``: everything else.
 
     Args:
         weighting: ``"clients"``: the mean of the clients' risks; ``"records"``: the mean over all records.
-        clients_per_round: this many clients take part in a round; by default all. Each is priced for its rounds.
+        clients_per_round: how many clients take part in a round; by default all. Each is priced for its rounds.
         client_order: ``"round_robin"``: a shuffled, public order; ``"random"``: drawn in secret, for unit "client".
         output: ``"last"``: the last iterate; ``"uniform"``: one drawn at random, as in the paper's theorems.
         dtype: precision of parameters and records.
         seed: makes the noise repeatable and the run *not private*.
-        metrics_every: exact training loss and gradient norm every this many rounds, in history.csv; leaks.
+        metrics_every: exact training loss and gradient norm every N rounds, in history.csv; leaks.
         engine: how gradients are computed, by name; it changes speed and the last bits.
         sign_with: a file with an Ed25519 key, beside the run file; signs the ledger when the run is complete.
     """
@@ -140,11 +140,11 @@ class FederationSettings:
         sites: their names, in the order of the clients; without them, the clients of ``[data]`` on this machine.
         timeout: seconds a site has for an answer; then the run stops, with its checkpoint.
         start_timeout: seconds to wait until the sites are there.
-        minimum_sites: the run begins with at least this many of the sites, and then keeps to those; by default all.
+        minimum_sites: how many sites the run needs to start, and then keeps; by default all.
         restarts: how often a run that stopped is resumed as a new job.
         trust: who adds the noise: ``"server"``, or ``"sites"``, each its own.
-        min_honest_sites: with trust "sites", at least this many add their noise and keep it secret; by default all.
-        secure_aggregation: ``"tenseal"``: the server adds ciphertexts, and one of the sites leads.
+        min_honest_sites: with trust "sites", how many at least add their noise and keep it secret; by default all.
+        secure_aggregation: ``"tenseal"``: the server adds ciphertexts, and one of the sites coordinates.
     """
 
     sites: tuple[str, ...] = ()
@@ -196,7 +196,7 @@ class RunFile:
 
     @property
     def protection(self) -> Protection:
-        """What is protected, and how that is counted."""
+        """What is protected, and how that is accounted."""
         return protection_of(self.privacy, self.run, grouped=getattr(self.data, "group_column", None) is not None)
 
 

@@ -49,7 +49,7 @@ def train_run_file(
         resume: resume a run that was interrupted; without it a directory that holds anything is refused.
         seed: instead of the file's ``seed``; the run is then *not private*.
         sign_with: a key to sign the ledger with, instead of the file's.
-        progress: show a bar; by default where standard error is a terminal; ``"lines"``: lines where it is none.
+        progress: show a bar; by default if standard error is a terminal; ``"lines"``: lines if it is not.
     """
     target = Path(directory)
     require_free(target, resume)
@@ -133,7 +133,7 @@ def require_free(target: Path, resume: bool) -> None:
     if target.exists() and not target.is_dir():
         raise InvalidArgument(f"{target} is a file; give a directory for the run")
     if not resume and target.is_dir() and any(target.iterdir()):
-        raise CheckpointError(f"{target} is not empty: resume the run in it by --resume, or choose another directory")
+        raise CheckpointError(f"{target} is not empty: resume the run in it with --resume, or choose another directory")
 
 
 def _key(run: RunFile) -> Path | None:

@@ -120,7 +120,7 @@ class PrivateEstimator(BaseEstimator):
     def _warn_of_score(self) -> None:
         leak(
             "LEAK-SCORE",
-            "an exact score tells about the records that it is computed on: publish it only if these are public "
+            "an exact score leaks information about the records it is computed on: publish it only if these are public "
             "(diff2 evaluate gives a private one).",
             strict=self.strict,
         )

@@ -28,10 +28,10 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         max_count: the largest count, where the target counts something: a Poisson regression, in the place of
             ``target_bounds``.
         unit: what is protected: ``"record"``, ``"group"`` or ``"client"``; ``"auto"``: groups where they are given.
-        weighting: ``"records"``: all units count alike; ``"clients"``: all clients.
+        weighting: ``"records"``: equal weight for all units; ``"clients"``: for all clients.
         random_state: makes the fit repeatable, and NOT private.
         strict: refuse what leaks instead of warning.
-        method: ``"features"``, ``"network"``, or ``"auto"``: public numbers decide.
+        method: ``"features"``, ``"network"``, or ``"auto"``, which is features.
         model: a ``torch.nn.Module`` for ``method="network"``; None: a small one.
 
     >>> x = np.random.default_rng(2).random((2000, 1))
@@ -75,10 +75,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         classes: the public list of classes. Without it, it is read off the target: that leaks, and the guarantee says
             so. A target of truth values needs none.
         unit: what is protected: ``"record"``, ``"group"`` or ``"client"``; ``"auto"``: groups where they are given.
-        weighting: ``"records"``: all units count alike; ``"clients"``: all clients.
+        weighting: ``"records"``: equal weight for all units; ``"clients"``: for all clients.
         random_state: makes the fit repeatable, and NOT private.
         strict: refuse what leaks instead of warning.
-        method: ``"features"``, ``"network"``, or ``"auto"``: public numbers decide.
+        method: ``"features"``, ``"network"``, or ``"auto"``, which is features.
         model: a ``torch.nn.Module`` for ``method="network"``; None: a small one.
     """
 

@@ -33,7 +33,7 @@ def check(data: Any, schema: Schema, *, strict: bool = False) -> list[ColumnChec
     """
     leak(
         "LEAK-CHECK",
-        "these counts are exact and tell of the records; they are for the owner of the data alone.",
+        "these counts are exact and leak information about the records; they are only for the owner of the data.",
         strict=strict,
     )
     frame = as_frame(data)

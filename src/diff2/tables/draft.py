@@ -32,8 +32,8 @@ class Draft(NamedTuple):
     def to_toml(self) -> str:
         """Return TOML that says at each line what was read off the data."""
         lines = [
-            "# A draft. What is marked as read off the data LEAKS: it tells of the records it was read off.",
-            "# Replace bounds and lists by what everybody knows without this table, delete columns you do not need,",
+            "# A draft. What is marked as read off the data LEAKS: it reveals something about the records.",
+            "# Replace bounds and lists with what everybody knows without this table, delete columns you do not need,",
             '# then write source = "given". Values outside the bounds are moved to them; values that are not listed',
             '# become "other". Without low and high, bounds of a number are found privately, for some of the budget.',
         ]
@@ -85,7 +85,7 @@ def draft(
     """
     leak(
         "LEAK-DRAFT",
-        "the draft of a schema is read off the data and tells of its records; replace bounds and lists by what "
+        "the draft of a schema is read off the data and leaks; replace bounds and lists with what "
         "everybody knows before it leaves this machine.",
         strict=strict,
     )

@@ -118,7 +118,7 @@ def refuse_table(frame: Frame, schema: Schema, *, with_target: bool, least: int 
     needed = schema.names if with_target else tuple(schema.columns)
     for name in needed:
         if name not in frame.names:
-            problems.add(f"column {name!r}", f"is not there{nearest(name, frame.names)}", "add it, or fit without it")
+            problems.add(f"column {name!r}", f"is missing{nearest(name, frame.names)}", "add it, or fit without it")
         elif frame.names.count(name) > 1:
             problems.add(f"column {name!r}", "is there twice", "rename one of them")
     if not with_target or not least:

@@ -50,7 +50,7 @@ def read_tables(
     """Read one file, or several with the same columns; the problems of all of them are reported at once.
 
     Args:
-        undecodable: ``"strict"`` refuses a file with bytes that are no text, ``"replace"`` reads a mark in their place.
+        undecodable: ``"strict"`` refuses a file with bytes that are not text, ``"replace"`` replaces them.
     """
     one = isinstance(paths, str | PathLike)
     files = [Path(paths)] if one else [Path(path) for path in paths]  # type: ignore[arg-type, union-attr]
@@ -75,7 +75,7 @@ def _ordered(frame: Frame, names: tuple[str, ...]) -> Frame:
 def _read(path: Path, format: FileFormat, undecodable: str, problems: Problems) -> Frame | None:
     """Return what is in a file, or None where a problem was noted."""
     if not path.is_file():
-        problems.add(str(path), "is no file", "check the name")
+        problems.add(str(path), "does not exist", "check the name")
         return None
     before = len(problems.lines)
     if path.suffix.lower() in PARQUET:
@@ -88,9 +88,9 @@ def _read(path: Path, format: FileFormat, undecodable: str, problems: Problems) 
                 frame = _by_arrow(path, format, names) or next(csv_frames(path, format, names, undecodable=undecodable))
         except UnicodeError:
             remedy = f"name its encoding, say latin-1, cp1252 or utf-16 ({WHERE.format('encoding')})"
-            problems.add(str(path), f"is no text in the encoding {format.encoding}", remedy)
+            problems.add(str(path), f"is not text in the encoding {format.encoding}", remedy)
         except UNREADABLE:  # the error's own text may quote a record
-            problems.add(str(path), "is no readable CSV or CSV.gz table", "check the file; write it anew")
+            problems.add(str(path), "is not a readable CSV or CSV.gz table", "check the file, or write it again")
     _note_twice(path, () if frame is None else frame.names, problems)
     return frame
 
@@ -116,7 +116,7 @@ def parquet_frames(path: Path, problems: Problems, rows: int | None = None) -> I
             whole = rows is None or not file.metadata.num_rows
             yield from map(as_frame, [file.read()] if whole else file.iter_batches(rows))
     except (pyarrow.ArrowException, OSError):
-        problems.add(str(path), "is no readable Parquet table", "check the file; write it anew")
+        problems.add(str(path), "is not a readable Parquet table", "check the file, or write it again")
 
 
 def header_names(path: Path, format: FileFormat, problems: Problems, undecodable: str = "strict") -> tuple[str, ...]:

@@ -75,7 +75,7 @@ def _of_mapping(data: Mapping[Any, Any]) -> Frame:
     columns = {str(name): _column(str(name), values) for name, values in data.items()}
     sizes = {len(cells.values) for cells in columns.values()}
     if len(sizes) > 1:
-        raise InvalidArgument("expected all columns to have the same length; they have not")
+        raise InvalidArgument("expected all columns to have the same length")
     return Frame(tuple(columns), tuple(columns.values()), *(sizes or {0}))
 
 
@@ -121,7 +121,7 @@ def _of_array(data: Any, names: tuple[str, ...] | None) -> Frame:
         raise InvalidArgument("expected a dense table, got a sparse one; call .toarray() on it first")
     if isinstance(data, list | tuple) and data and all(isinstance(row, list | tuple) for row in data):
         if len({len(row) for row in data}) > 1:
-            raise InvalidArgument("expected all rows to have the same length; they have not")
+            raise InvalidArgument("expected all rows to have the same length")
         data = np.stack([objects(row) for row in data])
     array = np.asarray(data)
     if array.ndim != 2:

@@ -178,7 +178,7 @@ def bound_faults(low: Any, high: Any) -> Iterator[Fault]:
     if low is None or high is None:
         yield "has one bound only", "give low and high, or none of them to have both found privately"
     elif not all(isinstance(bound, Real) and not isinstance(bound, bool) for bound in (low, high)):
-        yield f"has bounds that are no numbers ({low!r}, {high!r})", "give low and high as numbers"
+        yield f"has bounds that are not numbers ({low!r}, {high!r})", "give low and high as numbers"
     elif math.isnan(low) or math.isnan(high):
         yield f"has a bound that is not a number ({low!r}, {high!r})", "give low and high as numbers"
     elif max(abs(low), abs(high)) > LARGEST:
@@ -189,7 +189,7 @@ def bound_faults(low: Any, high: Any) -> Iterator[Fault]:
     elif not low < high:
         yield f"has low >= high ({low!r} >= {high!r})", "give low < high, or leave a constant column out"
     elif high - low < 1e-9 * max(abs(low), abs(high), 1 / LARGEST):
-        yield f"has bounds that are too close to be told apart ({low!r}, {high!r})", "subtract the lower one first"
+        yield f"has bounds that are too close to be distinguished ({low!r}, {high!r})", "subtract the lower one first"
 
 
 def list_faults(values: tuple[Any, ...], name: str, *, least: int) -> Iterator[Fault]:

@@ -49,7 +49,7 @@ class Schema:
         columns: the inputs by name.
         target_name: the column to predict.
         target: what it is.
-        clients: the column that says whose a record is.
+        clients: the column with the client of each record.
         groups: the column that says which records belong together, say those of a person.
         file: how files with such tables are written.
     """
@@ -170,7 +170,9 @@ class Schema:
                 if str(name) in given:
                     given[str(name)].append(column)
                 else:
-                    problems.add(argument, f"name {name!r}, which is no column{nearest(name, given)}", "leave it out")
+                    problems.add(
+                        argument, f"name {name!r}, which is not a column{nearest(name, given)}", "leave it out"
+                    )
         for name, found_here in given.items():
             if len(found_here) > 1:
                 problems.add(f"column {name!r}", "is named in two of bounds, categories and flags", "choose one")
@@ -243,7 +245,7 @@ def _pairs(bounds: Any, names: list[str], problems: Problems) -> dict[str, Colum
         try:
             low, high = (_plain(bound) for bound in pair)
         except (TypeError, ValueError):
-            problems.add(f"column {name!r}", "has bounds that are no pair", "give (low, high)")
+            problems.add(f"column {name!r}", "has bounds that are not a pair", "give (low, high)")
             continue
         found[str(name)] = Date(low, high) if isinstance(low, date) and isinstance(high, date) else Number(low, high)
     return found

@@ -17,7 +17,7 @@ from .kinds import COLUMNS, DATA, GIVEN, TARGETS, Column, Target
 from .problems import Problems
 from .schema import Schema
 
-LEAK = "read off the data: replace by what everybody knows"
+LEAK = "read off the data: replace with what everybody knows"
 CONFIRM = f'read off the data: once the lines above are public knowledge, write "{GIVEN}"'
 HEADER = "from the name of the column"
 BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
@@ -51,7 +51,7 @@ def from_plain(document: Mapping[str, Any], what: str = "the schema") -> Schema:
     roles = {role: document.get(role) for role in ("clients", "groups")}
     for role, name in roles.items():
         if name is not None and not isinstance(name, str):
-            problems.add(role, "is no name", "name a column, in quotes")
+            problems.add(role, "is not a name", "name a column, in quotes")
     _check_keys(problems, "[file]", tables["file"], [one.name for one in fields(FileFormat)])
     if any(not isinstance(value, str) for value in tables["file"].values()):
         problems.add("[file]", "holds something else than texts", "put them in quotes")
@@ -124,11 +124,11 @@ def _part(problems: Problems, place: str, table: Any, kinds: Mapping[str, type])
         if key not in values and one.default is MISSING:
             problems.add(place, f"lacks {key}", f"write: {key} = ...")
         if key in ("unit", "source", "format") and not isinstance(values.get(key, ""), str):
-            problems.add(place, f"has {key} that is no text", "put it in quotes")
+            problems.add(place, f"has {key} that is not text", "put it in quotes")
         if key == "nullable" and not isinstance(values.get(key, True), bool):
             problems.add(place, "has nullable that is neither true nor false", "write: nullable = true")
         if key == "values" and not isinstance(values.get(key, []), list):
-            problems.add(place, "has values that are no list", "write: values = [...]")
+            problems.add(place, "has values that are not a list", "write: values = [...]")
     if len(problems.lines) > before:
         return None
     if kind.kind == "date":  # type: ignore[attr-defined]
@@ -146,7 +146,7 @@ def _table(problems: Problems, document: Mapping[str, Any], key: str) -> Mapping
     found = document.get(key, {})
     if isinstance(found, Mapping):
         return found
-    problems.add(key, "is no table", f"write: [{key}]")
+    problems.add(key, "is not a table", f"write: [{key}]")
     return {}
 
 

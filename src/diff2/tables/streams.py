@@ -21,7 +21,7 @@ def stream_table(path: AnyPath, format: FileFormat | None = None, rows: int = RO
     file, declared = Path(path), format or FileFormat()
     problems = Problems(str(file))
     if not file.is_file():
-        problems.add(str(file), "is no file", "check the name")
+        problems.add(str(file), "does not exist", "check the name")
         problems.refuse()
     try:
         if file.suffix.lower() in PARQUET:
@@ -31,7 +31,7 @@ def stream_table(path: AnyPath, format: FileFormat | None = None, rows: int = RO
             problems.refuse()
             yield from csv_frames(file, declared, names, rows)
     except UnicodeError:
-        problems.add(str(file), "is no text in the encoding of the schema", "write it in that encoding")
+        problems.add(str(file), "is not text in the encoding of the schema", "write it in that encoding")
     except UNREADABLE:  # the error's own text may quote a record
-        problems.add(str(file), "is no readable table", "check the file; write it anew")
+        problems.add(str(file), "is not a readable table", "check the file, or write it again")
     problems.refuse()

@@ -32,7 +32,7 @@ class Compute:
         dtype, device: by default those of the model.
         chunk_rows: records per pass through the engine.
         example: a few *public or made-up* (inputs, targets) to try the model on, where it cannot take random ones.
-        by_client: ask every client by itself, as sites of a federation are asked: the same bytes as theirs under one
+        by_client: ask every client separately, as sites of a federation are asked: the same bytes as theirs with one
             seed, the same up to rounding as otherwise, and slower where clients are small.
     """
 
@@ -106,7 +106,7 @@ def placement(model: nn.Module, compute: Compute) -> tuple[torch.dtype, torch.de
     except (RuntimeError, AssertionError, NotImplementedError, TypeError):
         raise InvalidArgument(
             f"device={str(device)!r} is not available here, with PyTorch {torch.__version__}; leave device out, or "
-            "take 'cpu'"
+            "use 'cpu'"
         ) from None
 
 

@@ -67,16 +67,16 @@ def train(
     Args:
         model: starts from the parameters it has; is not changed.
         loss: ``"squared"``, ``"cross_entropy"``, or a callable (outputs, targets) -> one loss per record.
-        clients: a list of (inputs, targets) pairs, one per client; a single pair is one client. In the place of a pair
-            also a ``Dataset`` or ``DataLoader`` of PyTorch with (input, target) as records: it is read once, and how
-            a loader batches and shuffles is not used. Inputs may be a tuple of arrays, which the model gets as
+        clients: a list of (inputs, targets) pairs, one per client; a single pair is one client. Instead of a pair,
+            a PyTorch ``Dataset`` or ``DataLoader`` with (input, target) as records: it is read once, and a loader's
+            batches and shuffling are not used. Inputs may be a tuple of arrays, which the model gets as
             positional arguments, or a dict of arrays, which it gets by name.
         algorithm: ``Diff2`` or another algorithm with its settings.
         budget: what the whole run may cost.
         seed: None takes the noise from the operating system. A seed makes the run repeatable and *not private*.
         callbacks: called after each round with (state, info); returning True ends the run. A :class:`diff2.RunCallback`
-            also hears of its beginning and its end.
-        progress: show a bar; by default where standard error is a terminal; ``"lines"``: lines where it is none.
+            is also called at its start and end.
+        progress: show a bar; by default if standard error is a terminal; ``"lines"``: lines if it is not.
         options: see :func:`prepare`.
 
     >>> import torch
@@ -120,16 +120,16 @@ def prepare(
     """Check everything and build the run. Nothing is spent yet, except by an ``opening``.
 
     Args:
-        protection: what is protected, and how that is counted.
+        protection: what is protected, and how that is accounted.
         compute: how gradients are computed.
         groups: for each client an array with the group of each record (numbers or texts, say of a person): the records
             of one group are protected together.
-        public_sizes: with Poisson batches, which protect whether a record is there at all, a public number of records
-            that each client has at most: one number, or one for each. Without it the exact numbers leak.
+        public_sizes: with Poisson batches, which protect whether a record is there at all, a public upper
+            bound on the records of each client: one number, or one for each. Without it the exact numbers leak.
         output: ``"last"`` returns x_R; ``"uniform"`` one of x_0, ..., x_{R-1} at random, as in the paper's theorems.
         directory: keeps ledger.jsonl and checkpoint.pt; without it both are in memory only.
         resume: resume the run in ``directory``, or start it if there is none.
-        metrics_every: compute exact losses and gradient norms every this many rounds. They leak; a warning says so.
+        metrics_every: compute exact losses and gradient norms every N rounds. They leak; a warning says so.
         holdout: an (inputs, targets) pair, or a dataset, whose exact loss is computed as well.
         leaks: what else the caller knows to have left without noise (for example: scaling by the data's own range).
         strict: refuse leaks instead of warning.

@@ -25,17 +25,17 @@ POINTS = 200  # of the curve of epsilon, at most
 
 
 class RunCallback:
-    """A callback that also hears of the beginning and of the end of a run."""
+    """A callback that is also called at the start and the end of a run."""
 
     def begin(self, plan: Plan) -> None:
-        """Is called before the first round, or before the first one that is left."""
+        """Called before the first round, or the first one after resuming."""
 
     def __call__(self, state: TrainState, info: RoundInfo) -> bool | None:
         """Is called after each round; True ends the run."""
         return None
 
     def end(self, result: TrainResult) -> None:
-        """Is called with what the run returns; of a run that breaks off it is not."""
+        """Called with what the run returns; not called if the run fails."""
 
 
 class _Tracker(RunCallback):
@@ -82,7 +82,7 @@ class _Tracker(RunCallback):
                 log(*values)
         except Exception as error:
             self._failed = True
-            LOG.warning("%s has stopped logging, the run goes on: %s", type(self).__name__, error)
+            LOG.warning("%s has stopped logging, the run continues: %s", type(self).__name__, error)
 
     def _settings(self, values: Mapping[str, str]) -> None:
         self._texts(values)
@@ -132,7 +132,7 @@ class TensorBoardCallback(_Tracker):
     Needs ``pip install 'diff2[tensorboard]'``.
 
     Args:
-        where: a directory, or a ``torch.utils.tensorboard.SummaryWriter`` of yours, which stays open.
+        where: a directory, or your own ``torch.utils.tensorboard.SummaryWriter``, which stays open.
     """
 
     def __init__(self, where: AnyPath | Any):

@@ -62,13 +62,13 @@ class ModelCheck:
 
 
 def check(model: nn.Module, inputs: Any = None, targets: Any = None, loss: str | Loss = "squared") -> ModelCheck:
-    """Say which engine serves each layer of a model, which layers are refused, and what to replace them by.
+    """Say which engine each layer of a model uses, which layers are refused, and what to replace them with.
 
     Nothing is trained, the model is not changed, and it is tried on made-up records only.
 
     Args:
         inputs: an array of records, or a tuple or a dict of arrays, of which shape and type count; a tuple of whole
-            numbers is the shape of one record. Without it layers are looked at, and nothing is tried.
+            numbers is the shape of one record. Without it, layers are inspected, and nothing is tried.
         targets: an array, of which shape and type count; by default what the loss takes.
         loss: as for :func:`diff2.train`.
 
@@ -113,7 +113,7 @@ def _tried(model: nn.Module, inputs: Any, targets: Any, loss: str | Loss) -> typ
     shapes = Shapes.of(given, torch.zeros(1) if targets is None else torch.as_tensor(targets))
     if targets is None:
         if function not in (squared, cross_entropy):
-            raise InvalidArgument("a loss of one's own needs targets=..., an array whose shape and type count")
+            raise InvalidArgument("your own loss needs targets=..., an array of the right shape and type")
         shapes = shapes._replace(targets_dtype=torch.int64 if function is cross_entropy else dtype)
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):

@@ -29,7 +29,7 @@ CHECKPOINT_SECONDS = 2.0
 
 
 class TrainState(NamedTuple):
-    """What one round hands to the next. Released values only."""
+    """What one round passes to the next. Released values only."""
 
     round: int  # rounds done
     params: Vector  # x_r
@@ -96,7 +96,7 @@ class Training:
             pass
         raise Diff2Error(
             f"round {state.round + 1} failed; the reason is withheld, because it may quote records "
-            "(strict=True). Try model, loss and algorithm on made-up records without strict"
+            "(strict=True). Try model, loss and algorithm on made-up records, without strict"
         )
 
     def _step(self, state: TrainState) -> tuple[TrainState, RoundInfo]:
@@ -133,7 +133,7 @@ class Training:
         return TrainState(r, params, estimator, routine, output), info
 
     def run(self, *, callbacks: Sequence[Callback] = (), progress: Show = None) -> TrainResult:
-        """Do all rounds that are left, and close the ledger. A callback that returns True ends the run early."""
+        """Do all remaining rounds, and close the ledger. A callback that returns True ends the run early."""
         state, resumed = self.init(), self.directory.resumed
         ledger, rounds = self.mechanism.ledger, self.plan.algorithm.rounds
         history = [] if resumed is None else list(resumed.history)

@@ -51,7 +51,7 @@ def file_digest(path: Path) -> str:
             for name, one in sorted(found.items())
         )
     except (SafetensorError, KeyError) as error:
-        raise LedgerError(f"{path} is not a model that a run has saved ({error})") from None
+        raise LedgerError(f"{path} is not a saved model ({error})") from None
 
 
 def stated_guarantee(path: Path) -> str | None:

@@ -246,7 +246,7 @@ class TestRequests:
         assert not (tmp_path / "package").exists()
 
     def test_keys_are_made_here_or_there(self, tmp_path):
-        with pytest.raises(InvalidArgument, match="leave one of both out"):
+        with pytest.raises(InvalidArgument, match="leave one of the two out"):
             write_package(
                 read_run_file(run_file(tmp_path), None),
                 tmp_path / "out",

@@ -425,7 +425,7 @@ class TestASiteThatLies:
         ("name", "change", "reason"),
         [
             ("grid", lambda f, a: ({**f, "grid": f["grid"] * 2}, a), "on the grid"),
-            ("noise", lambda f, a: ({**f, "noise_std": f["noise_std"] / 2}, a), "with noise of deviation"),
+            ("noise", lambda f, a: ({**f, "noise_std": f["noise_std"] / 2}, a), "with noise of standard deviation"),
             ("request", lambda f, a: ({**f, "request": digest(b"")}, a), "another question"),
             ("floats", lambda f, a: (f, {"steps": a["steps"] * 1.0}), "not whole numbers"),
             ("shape", lambda f, a: (f, {"steps": a["steps"][:-1]}), "shape"),

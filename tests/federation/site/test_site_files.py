@@ -134,7 +134,7 @@ class TestRecords:
     @pytest.mark.parametrize(
         ("text", "match"),
         [
-            ('file = "missing.csv"', "no file"),
+            ('file = "missing.csv"', "does not exist"),
             ('file = "missing.npz"', "no file"),
             ('entry_point = "nowhere:load"', "cannot be found"),
             ('file = "table.csv"\ncolumns = { age = "AGE" }', "no column 'AGE'"),

@@ -53,7 +53,7 @@ def write_package(
     if requests is not None:
         if with_kits:
             raise InvalidArgument(
-                "where parties request certificates they make their kits themselves; leave one of both out"
+                "where parties request certificates they make their kits themselves; leave one of the two out"
             )
         check_requests(requests, parties)
     folders = {"server": out / "server", "admin": out / "admin"} | {s: out / "sites" / s for s in parties.sites}

@@ -30,7 +30,7 @@ def check_requests(requests: Path, parties: Parties) -> None:
         except (zipfile.BadZipFile, KeyError, ValueError, AttributeError, OSError) as error:
             raise InvalidArgument(f"{path} is not a request made by 'nvflare cert request' ({error!r})") from None
         if found != expected:
-            raise InvalidArgument(f"{path} asks for {found}, but {party!r} is {expected}; ask whoever sent it")
+            raise InvalidArgument(f"{path} asks for {found}, but {party!r} is {expected}; ask its sender")
 
 
 def sign_requests(requests: Path, authority: Path, parties: Parties, folders: Mapping[str, Path]) -> str:

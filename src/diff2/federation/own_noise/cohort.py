@@ -97,8 +97,8 @@ def checked_steps(
     grid, std = message.fields.get("grid"), message.fields.get("noise_std")
     if grid != scale.grid or std != scale.site_std:
         raise BadAnswer(
-            f"site {site!r} answered {request} on the grid {grid!r} with noise of deviation {std!r}, agreed are "
-            f"{scale.grid!r} and {scale.site_std!r}"
+            f"site {site!r} answered {request} on the grid {grid!r} with noise of standard deviation {std!r}, agreed "
+            f"are {scale.grid!r} and {scale.site_std!r}"
         )
     require_length(f"site {site!r} answered {request} with a vector", steps, limit, "clipping and noise allow")
     return steps

@@ -201,7 +201,7 @@ class SiteNoise:
     def _leaves_before(
         self, question: Question, scale: NoiseScale, answered: Sequence[tuple[Release, str]]
     ) -> list[str]:
-        """Return the digests of the leaves before this one; refuse it if it does not go on with them."""
+        """Return the digests of the leaves before this one; refuse it if it does not follow them."""
         if question.batch.part != (question.step, question.leaves):
             raise Refusal(f"leaf {question.step} of {question.leaves} is not about {question.batch}")
         first, tree = question.round - question.step, {}

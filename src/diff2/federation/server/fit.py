@@ -3,7 +3,7 @@
 Under one seed the model has the same bytes as :func:`diff2.fit` on the records of all sites, one after the other: sites
 compute their sums with the same class, and both add them up by one function, in the order of the sites.
 
-A fit that was killed is begun anew with the key of its noise: the same questions get the same answers, at the sites and
+A fit that was killed starts again with the key of its noise: the same questions get the same answers, at the sites and
 in the ledger, so nothing is released twice.
 """
 
@@ -61,7 +61,7 @@ def fit_at_sites(
         timeout: seconds a site has for an answer.
         directory: a fit that was killed in it is resumed.
         watch: called after every exchange with the sites.
-        progress: is called at each release with the share of the budget that is spent, and what is asked for.
+        progress: called at each release with the share of the budget that is spent, and the purpose.
     """
     positive("timeout", timeout)
     check_trust(agreement, len(sites))

@@ -42,9 +42,9 @@ class Policy:
     Args:
         epsilon: limit on the sum of the epsilons of all runs it takes part in; inf allows runs that are not private.
         delta: limit on the sum of their deltas.
-        smallest_size: take part only with at least this many records.
+        smallest_size: take part only with at least this number of records.
         algorithms: the allowed ones, "fit" among them; None: all.
-        reported_size: train on the first records only, this many, and report this number instead of the true one. With
+        reported_size: train on the first records, up to this number, and report it instead of the true one. With
             Poisson batches there may also be fewer: the rest of the places is empty, and nobody can tell.
         require_own_noise: take part only where the sites add the noise themselves.
         require_secure_aggregation: take part only where the server sees nothing but ciphertexts.

@@ -92,7 +92,7 @@ def _trained(agreement: Agreement) -> dict[str, str]:
     return {
         "columns": "; ".join(f"{name}: {_meaning(scaling)}" for name, scaling in encoding.inputs.items()),
         "target": f"{encoding.target}: {target}",
-        "missing or unknown": "numbers outside are clamped; what is no number, or no class, becomes a public stand-in",
+        "missing or unknown": "numbers outside are clamped; anything else becomes a public stand-in",
         "algorithm": settings,
         "model": f"fully connected, hidden layers {list(agreement.model.hidden)}, {run.dtype}, engine {run.engine}",
     }
@@ -104,12 +104,12 @@ def _fitted(agreement: FitAgreement) -> dict[str, str]:
         "columns": "; ".join(f"{name}: {_part(part)}" for name, part in schema.columns.items()),
         "target": f"{schema.target_name}: {_part(schema.target)}",
         "missing or unknown": "numbers outside are clamped; categories that are not listed become 'other'; a record "
-        "whose target cannot be used counts as one, with the weight zero",
-        "algorithm": f"fit: a model of the target{score}. Which statistics are asked follows from earlier releases; "
-        f"their prices add up to no more than epsilon, and there are at most {agreement.rounds}",
-        "weights": "every site counts alike"
+        "whose target cannot be used stays, with weight zero",
+        "algorithm": f"fit: a model of the target{score}. Which statistics are asked for follows from earlier "
+        f"releases; their prices add up to no more than epsilon, and there are at most {agreement.rounds}",
+        "weights": "equal weight for every site"
         if agreement.settings.weighting == "clients"
-        else "whatever is protected counts alike, at all sites",
+        else "equal weight for every unit, at all sites",
     }
 
 
