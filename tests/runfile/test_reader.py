@@ -3,7 +3,7 @@
 import math
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, get_type_hints
 
 import pytest
 
@@ -90,7 +90,7 @@ def test_infinite_epsilon_can_be_a_word(read, epsilon):
     assert read(("epsilon = 1.0", f"epsilon = {epsilon}")).privacy.epsilon == math.inf
 
 
-VALUES = {"rounds": 7, "restart_interval": 3, "gain": 0.5, "float": 2.5, "int": 3}
+VALUES = {"rounds": 7, "restart_interval": 3, "gain": 0.5, float: 2.5, int: 3}
 
 
 @pytest.mark.parametrize("name", sorted(diff2.algorithms.ALGORITHMS))
@@ -99,7 +99,8 @@ def test_every_algorithm_can_be_written(read, name):
     keys = 'name = "diff2"\nrounds = 2000\nrestart_interval = 20\nclip_gradient = 3.0\nclip_smoothness = 10'
     cls = diff2.algorithms.ALGORITHMS[name]
     needed = [field for field in fields(cls) if field.default is MISSING and field.name != "routine"]
-    values = {field.name: VALUES.get(field.name, VALUES.get(field.type)) for field in needed}
+    hints = get_type_hints(cls)
+    values = {field.name: VALUES.get(field.name, VALUES.get(hints[field.name])) for field in needed}
     lines = "\n".join(f"{key} = {value}" for key, value in values.items())
     routine = "normalized_descent" if name == "srnsgd" else "momentum"
     run = read((keys, f'name = "{name}"\n{lines}'), ("gradient_descent", routine))
