@@ -94,8 +94,8 @@ def loss_table(found: Comparison, factor: float = 1.0) -> str:
 def cost_table(found: Comparison, epsilon: float, names: Sequence[str] = TABLE_1) -> str:
     """Return what whole runs cost as Markdown."""
     clients = len(found.tables.clients)
-    lines = [markdown_line(["method", "rounds", "questions", "answers of a client", "MB of a client", "gradients"])]
-    lines += ["| --- |" + " ---: |" * 5]
+    titles = ["method", "rounds", "questions", "answers of a client", "MB of a client", "gradient evaluations"]
+    lines = [markdown_line(titles), "| --- |" + " ---: |" * 5]
     for method in found.methods:
         if method.name in names:
             cost = costs_of(found, method.name, epsilon)[-1]
