@@ -63,7 +63,7 @@ def notes(found: Comparison) -> list[str]:
         f"{', '.join([f'{NOT_PRIVATE}, seeded noise', *found.tables.leaks])}. For public data only.",
         f"Mean ± deviation over {counted(found.seeds, 'seed')} of noise and starting point; "
         f"epsilon from the ledgers, the largest, at delta {found.file.privacy.delta:g}; seconds of one run.",
-        f"{_size(found)}, {held:,} held out.",
+        f"{size_text(found)}, {held:,} held out.",
     ]
     if encoding.target_scaling is not None:
         scale, offset = encoding.target_scaling.scale, encoding.target_scaling.offset
@@ -110,7 +110,7 @@ def draw_figures(found: Comparison) -> list[Path]:
         panels = [
             Panel(
                 *PANELS[name],
-                [_band(label, runs_of, name) for label, runs_of in runs.items()],
+                [band_of(label, runs_of, name) for label, runs_of in runs.items()],
                 log=name == "squared_gradient_norm",
             )
             for name in PANELS
@@ -120,12 +120,25 @@ def draw_figures(found: Comparison) -> list[Path]:
             panels,
             found.directory / f"figure-epsilon-{epsilon:g}.png",
             title=f"{found.file.name}, epsilon {epsilon:g}",
-            subtitle=f"delta {found.file.privacy.delta:g}, {_size(found)}. "
+            subtitle=f"delta {found.file.privacy.delta:g}, {size_text(found)}. "
             f"Lines: mean over {counted(found.seeds, 'seed')}; bands: from the smallest to the largest.",
             warning=NOT_PRIVATE,
         )
         paths.append(path)
     return paths
+
+
+def band_of(label: str, runs: Sequence[Run], name: str, *, seeds: bool = False) -> Band:
+    """Return the curve of a metric over the seeds: mean and range, with ``seeds`` every one of them."""
+    values = np.array([[math.nan if value is None else value for value in run[name]] for run in runs], dtype=float)
+    each = values.tolist() if seeds else ()
+    return Band(label, runs[0]["rounds"], values.mean(0), values.min(0), values.max(0), each)
+
+
+def size_text(found: Comparison) -> str:
+    """Return how many records there are, of how many clients."""
+    sizes = [len(inputs) for inputs, _ in found.tables.clients]
+    return f"{sum(sizes):,} records of {counted(len(sizes), 'client')}"
 
 
 def document(found: Comparison, rows: Sequence[Run], figures: Sequence[Path]) -> dict[str, Any]:
@@ -168,11 +181,6 @@ def show(found: Comparison, rows: Sequence[Run], figures: Sequence[Path]) -> Non
     )
 
 
-def _size(found: Comparison) -> str:
-    sizes = [len(inputs) for inputs, _ in found.tables.clients]
-    return f"{sum(sizes):,} records of {counted(len(sizes), 'client')}"
-
-
 def _values(found: Comparison, run: Run) -> dict[str, float]:
     """Return the metrics of one run, in the order of the table."""
     final = {name: math.nan if value is None else value for name, value in run["final"].items()}
@@ -187,8 +195,3 @@ def _csv_row(row: Run) -> dict[str, Any]:
     names = {"budget": "budget_epsilon", "method": "method", "label": "label", "seeds": "seeds", "epsilon": "epsilon"}
     metrics = {f"{name}_{kind}": found[kind] for name, found in row["metrics"].items() for kind in ("mean", "sd")}
     return {title: row[name] for name, title in names.items()} | metrics
-
-
-def _band(label: str, runs: Sequence[Run], name: str) -> Band:
-    values = np.array([[math.nan if value is None else value for value in run[name]] for run in runs], dtype=float)
-    return Band(label, runs[0]["rounds"], values.mean(0), values.min(0), values.max(0))

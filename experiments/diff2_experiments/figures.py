@@ -43,20 +43,22 @@ class Band(NamedTuple):
     """How one method went over several seeds; values that are not finite are left out."""
 
     label: str
-    rounds: Sequence[int]
+    rounds: Sequence[float]  # or whatever else the axis of its panel shows
     mean: Sequence[float]
     low: Sequence[float]
     high: Sequence[float]
+    seeds: Sequence[Sequence[float]] = ()  # drawn as thin lines, in the place of the band
 
 
 class Panel(NamedTuple):
-    """One metric against rounds."""
+    """One metric against rounds, or against what they cost."""
 
     title: str
     unit: str
     bands: Sequence[Band]
     log: bool  # whether the axis of the values is logarithmic
     rising: bool = False  # whether more is better, as of an accuracy
+    axis: str = "round"
 
 
 def draw_panels(panels: Sequence[Panel], path: Path, *, title: str, subtitle: str, warning: str) -> Path:
@@ -117,9 +119,14 @@ def _draw_bands(
 ) -> None:
     for band in panel.bands:
         style = styles[band.label]
-        axes.fill_between(band.rounds, band.low, band.high, color=style["color"], alpha=0.15, linewidth=0)
-        axes.plot(band.rounds, band.mean, linewidth=linewidth, **style)
-    _dress(axes, panel.title, panel.unit, log_rounds=log_rounds)
+        if not band.seeds:
+            axes.fill_between(band.rounds, band.low, band.high, color=style["color"], alpha=0.15, linewidth=0)
+        ends: dict[str, Any] = {"marker": "o", "markevery": [-1], "markersize": 5} if band.seeds else {}
+        axes.plot(band.rounds, band.mean, linewidth=linewidth, **style, **ends)
+    for band in panel.bands:  # after the means, whose lines a legend takes
+        for seed in band.seeds:
+            axes.plot(band.rounds, seed, color=styles[band.label]["color"], alpha=0.3, linewidth=0.5, zorder=1)
+    _dress(axes, panel, log_rounds=log_rounds)
     if panel.log and any(math.isfinite(value) and value > 0 for band in panel.bands for value in band.mean):
         axes.set_yscale("log")
     limits = focus(panel)
@@ -163,14 +170,14 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def _dress(axes: Axes, title: str, unit: str, *, log_rounds: bool = True) -> None:
-    axes.set_title(title, loc="left", fontsize=11, pad=18)
-    axes.text(0, 1.025, unit, transform=axes.transAxes, fontsize=8.5, color="#444444")
+def _dress(axes: Axes, panel: Panel, *, log_rounds: bool = True) -> None:
+    axes.set_title(panel.title, loc="left", fontsize=11, pad=18)
+    axes.text(0, 1.025, panel.unit, transform=axes.transAxes, fontsize=8.5, color="#444444")
     if log_rounds:
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter("")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel("round", fontsize=10)
+    axes.xaxis.set_major_formatter("{x:,.9g}")
+    axes.set_xlabel(panel.axis, fontsize=10)
     axes.tick_params(labelsize=9)
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.7)
     axes.set_axisbelow(True)
@@ -180,8 +187,10 @@ def _dress(axes: Axes, title: str, unit: str, *, log_rounds: bool = True) -> Non
 
 def _drawable(band: Band) -> Band:
     """Leave out what is not finite, or so large that it might as well not be."""
-    parts = ([value if abs(value) < ASTRAY else math.nan for value in part] for part in band[2:])
-    return Band(band.label, band.rounds, *parts)
+    mean, low, high, *seeds = (
+        [value if abs(value) < ASTRAY else math.nan for value in part] for part in (*band[2:5], *band.seeds)
+    )
+    return Band(band.label, band.rounds, mean, low, high, seeds)
 
 
 def focus(panel: Panel) -> tuple[float, float] | None:

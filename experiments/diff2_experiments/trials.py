@@ -165,16 +165,21 @@ def in_parallel(function: Callable[..., T], arguments: Iterable[tuple[Any, ...]]
         yield from parallel(joblib.delayed(function)(*given) for given in arguments)
 
 
+def model_of(setup: Setup, tables: EncodedClients, seed: int) -> torch.nn.Module:
+    """Return the network of an experiment where a seed starts it."""
+    encoding = tables.encoding
+    return mlp(len(encoding.inputs), encoding.outputs, **{**asdict(setup.model), "seed": seed})
+
+
 def prepare_trial(setup: Setup, tables: EncodedClients, trial: Trial) -> Training:
     """Build a run; what it leaks has been said when its records were read."""
-    run, privacy, encoding = setup.run, setup.privacy, tables.encoding
-    model = mlp(len(encoding.inputs), encoding.outputs, **{**asdict(setup.model), "seed": trial.seed})
+    run, privacy = setup.run, setup.privacy
     with warnings.catch_warnings():
         for category in (PrivacyLeakWarning, WeakDeltaWarning, GradientFallbackWarning):
             warnings.simplefilter("ignore", category)
         return prepare(
-            model,
-            encoding.loss,
+            model_of(setup, tables, trial.seed),
+            tables.encoding.loss,
             tables.clients,
             trial.algorithm,
             Budget(trial.epsilon, privacy.delta),

@@ -1,9 +1,9 @@
-r"""Which algorithm, when: losses and gradient norms of DP-GD, DIFF2, DP-SGD and Adam, against :math:`N \mu / d`.
+r"""Which algorithm, when: losses and gradient norms of DP-GD, DIFF2, DP-SGD and Adam, against :math:`N \mu`.
 
 At every size each method is run with every learning rate of a fixed list, at a seed of its own; the rate with the least
 loss, and the one with the least squared gradient norm, are then run with fresh seeds. Both are means over the last
 tenth of the rounds: what one gets, not the best look. DIFF2 is run at several restart intervals, and so the rule that
-chooses one (``diff2.planning.interval``) is checked against all of them.
+chooses one (``diff2.algorithms.interval``) is checked against all of them.
 
 Everything measured is exact, so this is **not private**; it is for public tables.
 
