@@ -40,5 +40,5 @@ def test_columns_of_public_tables_tell_clients_apart():
     assert settings.inputs == 118 - 3
     with pytest.raises(InvalidArgument, match="did you mean 'protocol_type'"):
         DatasetSettings("kddcup99", client_column="protocol")
-    with pytest.raises(InvalidArgument, match="no column of covertype that could separate clients"):
+    with pytest.raises(InvalidArgument, match="not a column of covertype that could separate clients"):
         DatasetSettings("covertype", client_column="Cover_Type")

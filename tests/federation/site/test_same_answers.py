@@ -309,7 +309,7 @@ def told(folder, rows, sent, keys):
                 lines = site.ledger.path.read_bytes()[len(before) :].splitlines()
                 values += [one for line in lines if (one := value_of(answer, json.loads(line)))]
                 answers.append(outside(answer))
-                require_clamped(site._loaded)
+                require_clamped(site._holdings.loaded)
     finally:
         logger.removeHandler(heard)
         logger.setLevel(level)
@@ -471,7 +471,7 @@ def planted(name, patch):
 
     def counts(original):
         def wrapped(self, message):
-            found, values = original(self, message), self._loaded[1].parts[0].double()
+            found, values = original(self, message), self._holdings.loaded[1].parts[0].double()
             return replace(found, fields={**found.fields, "largest": int((values.abs() >= 1).sum())})
 
         return wrapped
