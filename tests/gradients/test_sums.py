@@ -21,6 +21,14 @@ except ImportError:  # numba is not installed
 LIMIT = 1 + rounding_allowance(torch.float32, dimension=10_000, count=2_000_000)
 
 
+@pytest.mark.parametrize(("dtype", "unit"), [(torch.float32, 2.0**-24), (torch.float64, 2.0**-53)])
+def test_what_is_paid_is_what_the_proof_says(dtype, unit):
+    """Sums stay far below it on records that were tried, so none of them would notice half of it."""
+    rho = 5 * 64**2 * unit + 2.0**-44 * 1000 * math.sqrt(50)
+    assert rounding_allowance(dtype, dimension=50, count=1000) == pytest.approx(rho, rel=1e-12)
+    assert rounding_allowance(dtype, dimension=50, count=1000, change=1.0) == pytest.approx(2 * rho, rel=1e-12)
+
+
 class Choice(nn.Module):
     """Which word is looked up depends on a parameter: an iterate may change the indices of a record."""
 

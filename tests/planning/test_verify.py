@@ -10,7 +10,9 @@ import diff2
 from catalogue import CATALOGUE, NO_NOISE, PRIVATE, run
 from commands import diff2_here
 from diff2.errors import LedgerError
-from diff2.planning.verify import verify
+from diff2.planning.verify import _noise_std, verify
+from diff2.privacy.lines import read_release
+from diff2.privacy.release import Release
 from ledgers import KINDS, OF_FITS, changed_lines, lines_of, rearranged
 from stubs import rechained
 
@@ -126,7 +128,9 @@ def test_verifying_needs_no_tensors(tmp_path):
         file.write_text("\n".join(lines_of(kind)) + "\n")
     code = """
 import sys
-from diff2.planning.verify import verify
+from diff2.planning.verify import _noise_std, verify
+from diff2.privacy.lines import read_release
+from diff2.privacy.release import Release
 for file in sys.argv[1:]:
     verify(file)
     assert "torch" not in sys.modules, file
@@ -165,6 +169,23 @@ def test_edits_that_passed_before_are_status_1(tmp_path):
             result = diff2_here("account", file)
             assert result.exit_code == 1
             assert name in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["fit", "fit, groups, clients alike", "evaluate"])
+@pytest.mark.parametrize("factor", [0.1, 0.49, 2.1])
+def test_a_fit_whose_sensitivities_and_noise_were_changed_together_is_an_error(kind, factor, tmp_path):
+    """Deviations agree then, and so does epsilon; a unit's vector is too long for them, or cannot be so short."""
+    lines, edited = lines_of(kind), []
+    for line in lines:
+        fields = json.loads(line)
+        if fields["kind"] == "release" and fields["mechanism"] == "gaussian":
+            release = read_release({name: fields[name] for name in Release._fields})
+            release = release._replace(sensitivity=release.sensitivity * factor)
+            fields |= {"sensitivity": release.sensitivity, "noise_std": _noise_std(release)}
+        edited.append(json.dumps(fields))
+    message = outcome(tmp_path / "ledger.jsonl", rechained(edited)) or ""
+    assert "line 2: sensitivity=" in message
+    assert "client_sizes and weighting" in message
 
 
 def test_a_resumed_run_checks_its_ledger(tmp_path):
