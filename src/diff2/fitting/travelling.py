@@ -37,8 +37,9 @@ from .asking import Scores, Statistic
 from .bounds import Magnitudes, Zoom
 from .columns import Column
 from .counts import CountResiduals, LogMean, RatioMean
+from .curve import OutputSums, OutputWeights, Tails
 from .evaluate import Moments, ScoreHistogram
-from .linear import LinearModel
+from .linear import CurvedModel, LinearModel
 from .parts import Parts
 from .preparation import Preparation, Projections, Whitening
 from .scoring import CutDeviances, Errors, ErrorSizes
@@ -61,14 +62,15 @@ from .trees import LeafSums, LeafWeights, PairScores, ResidualSizes
 STATISTICS: tuple[type, ...] = (
     *(ColumnHistograms, WhiteningMoment, TargetMean, ClassShares, Gram, NormHistogram, MeanResidual),
     *(ClippedDescent, Magnitudes, Zoom, LogMean, RatioMean, ResidualSizes, PairScores, LeafSums, LeafWeights),
-    *(ErrorSizes, CutDeviances, ScoreHistogram, Moments),
+    *(Tails, OutputWeights, OutputSums, ErrorSizes, CutDeviances, ScoreHistogram, Moments),
 )
 PARTS: tuple[type, ...] = (
     *(Column, Preparation, Whitening, Projections, Design, Residuals, CountResiduals, LinearModel),
+    CurvedModel,
     *(TreeModel, Binning, Tree, Half, Errors, Regression, Classes, Counts),
 )
 MOST, LEAST = 1e30, 1e-30  # of numbers; of what is divided by
-DIVISORS = ("radius", "cut", "spread", "size")
+DIVISORS = ("radius", "cut", "spread", "size", "below", "above")
 MOST_LOGARITHM = 100.0  # of the offset of counts
 PURPOSE_LENGTH = 32
 SINGLE = 6  # made-up records that are tried one by one
