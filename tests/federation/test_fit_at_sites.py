@@ -77,7 +77,7 @@ def test_sites_give_the_bytes_of_one_process(kind, settings, tmp_path):
 
 def test_sites_give_the_bytes_of_one_process_with_a_curve(tmp_path, monkeypatch):
     monkeypatch.setattr("diff2.fitting.regression.MOST_SHARE", -1.0)  # however few trees there are
-    monkeypatch.setattr("diff2.fitting.curve.MOST_SHARE", 0.02)
+    monkeypatch.setattr("diff2.fitting.curve.MOST_SHARE", 0.01)
     monkeypatch.setattr("diff2.fitting.curve.tail_ratio", lambda mass, sizes: 2.0)
     agreement = fit_agreement("regression")
     model, _ = fitted_at_sites(agreement, tmp_path)

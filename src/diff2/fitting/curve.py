@@ -27,11 +27,11 @@ from .asking import Answer, Ask
 from .linear import CurvedModel, LinearModel
 from .second_moment import ROOT
 
-TAILS_SHARE, MOST_SHARE = 0.01, 0.10  # of the budget: for the histogram of residuals, and for the rest at most
+TAILS_SHARE, MOST_SHARE = 0.02, 0.10  # of the budget: for the histogram of residuals, and for the rest at most
 SHARE = 0.08  # of the budget for the rest, times what the ratio below is above one
 WEIGHTS = 0.25  # of the rest, for the weights of the bins
-HEAVY = 1.3  # ratio of the root mean square of the residuals to their mean size; 1.25 if they are normal
-SEEN, CERTAIN = 2.5, 8.0  # noise deviations of a bin that is believed, and of the outermost bin of outputs
+HEAVY = 1.4  # ratio of the root mean square of the residuals to their mean size; 1.28, in octaves, if they are normal
+SEEN, CERTAIN = 1.5, 8.0  # noise deviations of an octave that is believed, and of the outermost bin of outputs
 OCTAVES, BINS = 15, 25
 
 
@@ -110,8 +110,8 @@ def curved(
     """Return the model, with a curve where tails are heavy, and the share of mu^2 that was spent on this."""
     sizes = (bounds[1] - bounds[0]) * 2.0 ** (1 - np.arange(OCTAVES, 0, -1))
     tails = ask(Tails(model, bounds, np.concatenate([-sizes[::-1], sizes])), mu * math.sqrt(TAILS_SHARE))
-    seen = np.where(tails.value < SEEN * tails.noise_std, 0.0, tails.value)
-    below, above = seen[: OCTAVES + 1][::-1], seen[OCTAVES:]  # the middle bin, of hardly any residual, is in both
+    # The middle bin, of hardly any residual, is in both.
+    below, above = (believed(side, tails.noise_std) for side in (tails.value[OCTAVES::-1], tails.value[OCTAVES:]))
     ratio = tail_ratio(below + above, sizes)
     if ratio < HEAVY:
         return model, TAILS_SHARE
@@ -126,11 +126,22 @@ def curved(
     return CurvedModel(model.design, model.theta, model.offset, bins.centres, rises), TAILS_SHARE + share
 
 
+def believed(counts: np.ndarray, noise_std: float) -> np.ndarray:
+    """Return the counts that stand out of the noise, beyond the largest one without a gap.
+
+    >>> believed(np.array([0.1, 0.0, 0.6, 0.2, 0.0, 0.1]), 0.02).tolist()
+    [0.1, 0.0, 0.6, 0.2, 0.0, 0.0]
+    """
+    seen = counts >= SEEN * noise_std
+    seen[counts.argmax() :] = np.logical_and.accumulate(seen[counts.argmax() :])
+    return np.where(seen, counts, 0.0)
+
+
 def tail_ratio(mass: np.ndarray, sizes: np.ndarray) -> float:
     """Return the root mean square over the mean of values between zero, the sizes and beyond; 0 for no mass.
 
-    >>> tail_ratio(np.array([0.0, 1.0, 0.0]), np.array([1.0, 2.0])).round(2)
-    np.float64(1.0)
+    >>> round(tail_ratio(np.array([0.9, 0.0, 0.0, 0.1]), np.array([1.0, 2.0, 8.0])), 2)
+    1.82
     """
     values = _middles(sizes)
     mean = float(mass @ values)
