@@ -13,6 +13,7 @@ import diff2
 from diff2.fitting.bounds import Magnitudes, Zoom
 from diff2.fitting.columns import uniform_column
 from diff2.fitting.counts import CountResiduals, LogMean, RatioMean
+from diff2.fitting.curve import OutputSums, OutputWeights, Tails
 from diff2.fitting.evaluate import Moments, ScoreHistogram
 from diff2.fitting.linear import LinearModel
 from diff2.fitting.preparation import Preparation
@@ -122,6 +123,7 @@ def every_statistic(known):
     found += [Magnitudes((0,), True), Zoom((0,), np.array([[0.0, 1.0]]), False)]
     found += [ResidualSizes(model, bounds, edges), LeafSums(model, tree, 0.5, bounds), LeafWeights(model, tree)]
     found += [PairScores(model, halves, halves, 0.5, bounds, np.ones(classes) / classes if classes else None)]
+    found += [Tails(linear, bounds, edges), OutputWeights(linear, edges), OutputSums(linear, bounds, edges, 0.2, 0.9)]
     return [*found, ErrorSizes(errors, edges), CutDeviances(errors, 0.5), ScoreHistogram(errors), Moments(errors, 1.0)]
 
 

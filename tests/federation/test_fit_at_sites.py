@@ -75,6 +75,16 @@ def test_sites_give_the_bytes_of_one_process(kind, settings, tmp_path):
         assert kinds == ["site", "run", *["answer"] * len(model.ledger.releases)]
 
 
+def test_sites_give_the_bytes_of_one_process_with_a_curve(tmp_path, monkeypatch):
+    monkeypatch.setattr("diff2.fitting.regression.MOST_SHARE", -1.0)  # however few trees there are
+    monkeypatch.setattr("diff2.fitting.curve.MOST_SHARE", 0.01)
+    monkeypatch.setattr("diff2.fitting.curve.tail_ratio", lambda mass, sizes: 2.0)
+    agreement = fit_agreement("regression")
+    model, _ = fitted_at_sites(agreement, tmp_path)
+    same_model(model, fitted_here(agreement))
+    assert {"tails", "curve", "curve weights"} <= {one.purpose for one in model.ledger.releases}
+
+
 def test_without_a_seed_it_is_private_and_verifies(tmp_path):
     model, _ = fitted_at_sites(fit_agreement("classes", seed=None, epsilon=1.0), tmp_path)
     assert model.guarantee.private

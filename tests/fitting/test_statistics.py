@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diff2.fitting.columns import bin_edges, column_of
-from diff2.fitting.linear import LinearModel
+from diff2.fitting.curve import OutputSums, OutputWeights, Tails
+from diff2.fitting.linear import CurvedModel, LinearModel
 from diff2.fitting.preparation import Preparation, Projections, Whitening
 from diff2.fitting.second_moment import as_matrix, as_vector, length_limited
 from diff2.fitting.statistics import (
@@ -73,7 +74,8 @@ def statistics(scale: float) -> list:
     tree = Tree(*halves, np.zeros(64))
     several = tree._replace(values=np.zeros((64, CLASSES)))
     class_trees = tree_model(classes, scores.theta, scores.offset)
-    edges = np.array([1e-3, 0.1, 1.0, 10.0])
+    edges, cuts = np.array([1e-3, 0.1, 1.0, 10.0]), np.array([-1.0, 0.5, 0.6])
+    curved = CurvedModel(linear, numbers.theta, 0.5, np.array([-1.0, 1.0]), np.array([0.0, scale]))
     return [
         ColumnHistograms((bin_edges(-10.0, 10.0),) * NUMERIC),
         WhiteningMoment(preparation()),
@@ -88,6 +90,10 @@ def statistics(scale: float) -> list:
         LeafSums(trees, tree, 0.3, (0.0, 2.0)),
         LeafWeights(trees, tree),
         LeafSums(class_trees, several, 0.3, (-math.inf, math.inf)),
+        Tails(trees.linear, (0.0, 2.0), cuts),
+        OutputWeights(trees.linear, cuts),
+        OutputSums(trees.linear, (0.0, 2.0), cuts, 0.2, 0.9),
+        LeafSums(TreeModel(curved, trees.binning), tree, 0.3, (0.0, 2.0)),
     ]
 
 
@@ -123,6 +129,22 @@ class TestSensitivity:
         low, high = (Rows(np.zeros((1, NUMERIC)), np.zeros((1, 1), int), np.array([y])) for y in (0.0, 2.0))
         apart = statistic.total(low, np.ones(1), {}) - statistic.total(high, np.ones(1), {})
         assert np.linalg.norm(apart) == pytest.approx(statistic.diameter)
+
+    def test_sums_of_residuals_at_both_ends_in_one_bin_are_a_diameter_apart(self):
+        model = LinearModel(design(0.0), np.zeros(1 + preparation().width + 5), 0.5)
+        statistic = OutputSums(model, (0.0, 2.0), np.array([0.0, 1.0]), 0.4, 0.5)
+        low, high = (Rows(np.zeros((1, NUMERIC)), np.zeros((1, 1), int), np.array([y])) for y in (0.0, 2.0))
+        apart = statistic.total(low, np.ones(1), {}) - statistic.total(high, np.ones(1), {})
+        assert np.linalg.norm(apart) == pytest.approx(statistic.diameter)
+
+    @pytest.mark.parametrize("kind", ["weights", "sums"])
+    def test_two_records_on_either_side_of_a_cut_are_a_diameter_apart(self, kind):
+        model = LinearModel(design(1.0), statistics(1.0)[6].residuals.theta, 0.5)
+        rows = [Rows(np.full((1, NUMERIC), x), np.zeros((1, 1), int), np.array([1e9])) for x in (-5.0, 5.0)]
+        cut = np.array([np.mean([model.outputs(one, {})[0] for one in rows])])
+        statistic = OutputWeights(model, cut) if kind == "weights" else OutputSums(model, (0.0, 1e9), cut, 0.2, 0.9)
+        one, other = (statistic.total(part, np.ones(1), {}) for part in rows)
+        assert np.linalg.norm(one - other) == pytest.approx(statistic.diameter)
 
     def test_mean_residuals_from_none_to_the_bound_are_a_diameter_apart(self):
         residuals = Residuals(design(0.0), np.zeros(1 + preparation().width + 5), np.array(0.0), (0.0, 2.0))

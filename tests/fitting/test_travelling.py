@@ -19,6 +19,7 @@ from diff2.errors import InvalidArgument
 from diff2.fitting.bounds import Magnitudes, Zoom
 from diff2.fitting.columns import Column
 from diff2.fitting.counts import CountResiduals, LogMean, RatioMean
+from diff2.fitting.curve import OutputSums, OutputWeights, Tails
 from diff2.fitting.evaluate import Moments, ScoreHistogram
 from diff2.fitting.linear import LinearModel
 from diff2.fitting.preparation import Preparation
@@ -117,7 +118,8 @@ def test_every_statistic_is_accepted_for_some_target_and_none_is_two_dimensional
         rows = encode(table(), SCHEMAS[kind]).rows
         assert found.total(rows, np.ones(rows.size), {}).shape == (dimension,)
     numbers, labels = {TargetMean, MeanResidual, Moments, ResidualSizes}, {ClassShares, ScoreHistogram}
-    refused = {"classes": numbers | {LogMean, RatioMean}, "counts": labels}
+    curve = {Tails, OutputWeights, OutputSums}
+    refused = {"classes": numbers | curve | {LogMean, RatioMean}, "counts": labels | curve}
     assert set(STATISTICS) - accepted == refused.get(kind, labels | {LogMean, RatioMean})
 
 

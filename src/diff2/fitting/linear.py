@@ -28,6 +28,18 @@ class LinearModel:
         return self.design.features(rows, cache) @ self.theta + self.offset
 
 
+@dataclass(frozen=True, eq=False)
+class CurvedModel(LinearModel):
+    """A linear model and a curve: adds what lies between the rises of the two knots next to an output."""
+
+    knots: np.ndarray  # outputs
+    rises: np.ndarray  # what is added at each; beyond the last, too
+
+    def outputs(self, rows: Rows, cache: dict[Any, Any]) -> np.ndarray:
+        straight = LinearModel.outputs(self, rows, cache)
+        return straight + np.interp(straight, self.knots, self.rises)
+
+
 def half_octaves(largest: float, count: int) -> np.ndarray:
     """Return edges, each larger than the one before by a factor of sqrt 2.
 

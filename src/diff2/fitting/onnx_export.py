@@ -21,7 +21,7 @@ from ..tables.kinds import LARGEST, Category, Classes, Counts, Date, Flag
 from ..tables.schema import Schema
 from .columns import MAX_SCORE, MAX_STANDARD, Column
 from .counts import REACH
-from .linear import LinearModel
+from .linear import CurvedModel, LinearModel
 from .onnx_graph import IR_VERSION, LOWEST, ML_OPSET, OPSET, Graph
 from .perceptron import ModuleModel, Perceptron
 from .preparation import MAX_WHITENED, Preparation
@@ -57,8 +57,11 @@ def to_onnx(path: str | os.PathLike[str], fitted: Any) -> None:
         outputs = _network(graph, linear, inputs_of)
     else:
         outputs, prepared = _linear(graph, linear, numbers, codes)
+    straight = outputs
+    if isinstance(linear, CurvedModel):
+        outputs = graph("Add", straight, _curve(graph, linear, straight))
     if isinstance(fitted.model, TreeModel) and fitted.model.trees:
-        outputs = graph("Add", outputs, _trees(graph, fitted.model, prepared, outputs))
+        outputs = graph("Add", outputs, _trees(graph, fitted.model, prepared, straight))
     helper, target = onnx.helper, schema.target
     double = onnx.TensorProto.DOUBLE
     if isinstance(target, Classes):
@@ -189,6 +192,14 @@ def _linear(graph: Graph, model: LinearModel, numbers: list[tuple[str, str]], co
     effect = theta if design.matrix is None else design.matrix @ theta
     level = CONSTANT * effect[0] + np.asarray(model.offset, np.float64).reshape(1, -1)
     return graph("Add", graph("MatMul", graph("Sub", free, design.centre), effect[1:]), level), prepared
+
+
+def _curve(graph: Graph, model: CurvedModel, outputs: str) -> str:
+    """Return what a curve adds, (rows, 1): its first rise, and a slope times how far an output is between two knots."""
+    lengths = np.diff(model.knots)
+    between = graph("Min", graph("Max", graph("Sub", outputs, model.knots[None, :-1]), 0.0), lengths[None, :])
+    slopes = np.diff(model.rises) / lengths
+    return graph("Add", graph("MatMul", between, slopes[:, None]), float(model.rises[0]))
 
 
 def _column(graph: Graph, column: Column, value: str, missing: str) -> tuple[str, str, str]:

@@ -1,8 +1,9 @@
 r"""RF-M: squared error on random features, preconditioned by a released Gram matrix.
 
 Shares of the budget (of mu^2): histograms .05, whitening .05, mean of the target .005, Gram matrix .20, radii .02,
-descent .675. What noise would hide is not asked for: histograms, whitening, histograms of gradients (the mean
-size of residuals is asked for instead), and for few records random features. Public numbers decide.
+descent .675, of what trees and a curve for heavy tails leave. What noise would hide is not asked for: histograms,
+whitening, histograms of gradients (the mean size of residuals is asked for instead), and for few records random
+features. Public numbers decide.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from .asking import Ask, Choose
 from .columns import bin_edges, column_of, histograms_seen, often_missing, uniform_column
+from .curve import MOST_SHARE, TAILS_SHARE, curved
 from .descent import Descent, radius_looks, shrunk
 from .linear import LinearModel
 from .preparation import Preparation, Projections, whitening_of, whitening_seen
@@ -85,7 +87,7 @@ def fit_regression(
     """Fit by releases that cost ``mu`` together; ``weight`` is that of the heaviest unit."""
     trees = 0 if choose is None else tree_count(mu / weight)
     questions = questions_of(mu / weight)
-    price, mu = mu * math.sqrt(TREE_SHARE * trees), mu * math.sqrt(1 - TREE_SHARE * trees)
+    whole, mu, left = mu, mu * math.sqrt(1 - TREE_SHARE * trees), TREE_SHARE * trees
     share = share_of_mean(mu, weight)
     mean = released_mean(ask, mu * math.sqrt(share), target)
     mu *= math.sqrt((1 - share) / (1 - SHARES["target"]))
@@ -95,7 +97,11 @@ def fit_regression(
     model = LinearModel(descent.design, theta, mean)
     if choose is None or not trees:
         return model
-    return with_trees(ask, choose, price, trees, model, Leafing(questions, target, largest=LARGEST * size), rng)
+    if left > TAILS_SHARE + MOST_SHARE:
+        model, spent = curved(ask, whole, weight, model, target)
+        left, trees = left - spent, max(1, trees - round(spent / TREE_SHARE))
+    leafing = Leafing(questions, target, largest=LARGEST * size)
+    return with_trees(ask, choose, whole * math.sqrt(left), trees, model, leafing, rng)
 
 
 def share_of_mean(mu: float, weight: float) -> float:

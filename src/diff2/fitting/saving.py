@@ -25,7 +25,7 @@ from ..privacy import Ledger
 from ..tables.schema import Schema
 from .columns import Column
 from .health import Health
-from .linear import LinearModel
+from .linear import CurvedModel, LinearModel
 from .parts import Parts
 from .perceptron import ModuleModel, Perceptron
 from .preparation import Preparation, Projections, Whitening
@@ -34,8 +34,8 @@ from .statistics import Design
 from .tree_model import Binning, Half, Tree, TreeModel
 
 PARTS = Parts(
-    LinearModel, TreeModel, Perceptron, ModuleModel, Design, Preparation, Column, Whitening, Projections, Binning, Tree,
-    Half,
+    LinearModel, CurvedModel, TreeModel, Perceptron, ModuleModel, Design, Preparation, Column, Whitening, Projections,
+    Binning, Tree, Half,
 )  # fmt: skip
 ARRAYS, SCHEMA, PREPARATION, LEDGER, HEALTH, README = FILES = (
     "model.safetensors", "schema.json", "preparation.json", "ledger.jsonl", "health.json", "README.md",
@@ -122,7 +122,8 @@ def load(folder: str | os.PathLike[str]) -> Saved:
             )
     try:
         schema, tree = Schema.from_json(json.loads(documents[SCHEMA])), json.loads(documents[PREPARATION])
-        model = PARTS.from_plain(tree["model"], LinearModel | TreeModel | Perceptron | ModuleModel, arrays, "model")
+        kinds = LinearModel | CurvedModel | TreeModel | Perceptron | ModuleModel
+        model = PARTS.from_plain(tree["model"], kinds, arrays, "model")
         low, high = PARTS.from_plain(tree["bounds"], tuple[float, float], arrays, "bounds")
         faults = shape_faults(model, schema)
         health = Health.from_json(json.loads(documents[HEALTH])) if HEALTH in documents else None

@@ -9,12 +9,14 @@ import numpy as np
 
 from ..tables.kinds import Classes
 from ..tables.schema import Schema
-from .linear import LinearModel
+from .linear import CurvedModel, LinearModel
 from .perceptron import ModuleModel, NetworkModel, Perceptron
 from .preparation import Preparation
 from .statistics import Design, Residuals
 from .tree_model import BINS, QUESTIONS, Half, Tree, TreeModel
 from .trees import PairScores
+
+LEAST_STEP = 1e-30  # between knots: closer ones have slopes that overflow, for an output between them alone
 
 
 def shape_faults(model: LinearModel | TreeModel | NetworkModel, schema: Schema) -> list[str]:
@@ -84,6 +86,11 @@ def _of_linear(model: LinearModel | Residuals, schema: Schema) -> Iterator[str]:
     outputs = (len(schema.target.values),) if isinstance(schema.target, Classes) else ()
     yield from _shape("theta", model.theta, (made, *outputs))
     yield from _shape("the offset", model.offset, outputs, scalar=True)
+    if isinstance(model, CurvedModel):
+        if outputs or not model.knots.size or not (np.diff(model.knots) >= LEAST_STEP).all():
+            yield "the knots of a curve do not increase"
+        yield from _shape("the knots of a curve", model.knots, (model.knots.size,))
+        yield from _shape("the rises of a curve", model.rises, (model.knots.size,))
 
 
 def _of_network(model: NetworkModel, schema: Schema) -> Iterator[str]:

@@ -25,6 +25,7 @@ Numbers are at most :math:`10^{30}`, a radius, a cut, a spread or a size is at l
   are of numbers that are clipped last. A residual of trees is clipped, then made a whole number.
 * Exponentials have arguments that are limited before: counts by :math:`\pm 3` around an offset of at most 100, classes
   by their largest output. No number is divided by an exponential that vanishes.
+* Knots of a curve are at least :math:`10^{-30}` apart: its slopes are below :math:`10^{61}`.
 
 A mean for one kind of target is refused for others: of several classes it would be several numbers, with one noise.
 
@@ -52,8 +53,9 @@ from .asking import Scores, Statistic
 from .bounds import Magnitudes, Zoom
 from .columns import Column
 from .counts import CountResiduals, LogMean, RatioMean
+from .curve import OutputSums, OutputWeights, Tails
 from .evaluate import Moments, ScoreHistogram
-from .linear import LinearModel
+from .linear import CurvedModel, LinearModel
 from .parts import Parts
 from .preparation import Preparation, Projections, Whitening
 from .scoring import CutDeviances, Errors, ErrorSizes
@@ -76,18 +78,20 @@ from .trees import LeafSums, LeafWeights, PairScores, ResidualSizes
 STATISTICS: tuple[type, ...] = (
     *(ColumnHistograms, WhiteningMoment, TargetMean, ClassShares, Gram, NormHistogram, MeanResidual),
     *(ClippedDescent, Magnitudes, Zoom, LogMean, RatioMean, ResidualSizes, PairScores, LeafSums, LeafWeights),
-    *(ErrorSizes, CutDeviances, ScoreHistogram, Moments),
+    *(Tails, OutputWeights, OutputSums, ErrorSizes, CutDeviances, ScoreHistogram, Moments),
 )
 PARTS: tuple[type, ...] = (
     *(Column, Preparation, Whitening, Projections, Design, Residuals, CountResiduals, LinearModel),
+    CurvedModel,
     *(TreeModel, Binning, Tree, Half, Errors, Regression, Classes, Counts),
 )
 MOST, LEAST = 1e30, 1e-30  # of numbers; of what is divided by
-DIVISORS = ("radius", "cut", "spread", "size")
+DIVISORS = ("radius", "cut", "spread", "size", "below", "above")
 ONLY_FOR: dict[type, tuple[type, ...]] = {  # kinds of targets
     **dict.fromkeys((LogMean, RatioMean, CountResiduals), (Counts,)),
     **dict.fromkeys((ClassShares, ScoreHistogram), (Classes,)),
     **dict.fromkeys((TargetMean, MeanResidual, Moments), (Regression, Counts)),
+    **dict.fromkeys((Tails, OutputWeights, OutputSums), (Regression,)),
 }
 MOST_LOGARITHM = 100.0  # of the offset of counts
 PURPOSE_LENGTH = 32

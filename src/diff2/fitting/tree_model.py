@@ -71,7 +71,7 @@ class Binning(NamedTuple):
 
 def _moved(model: LinearModel, rows: Rows, cache: dict[Any, Any]) -> np.ndarray:
     """Return how far outputs are from the constant: (rows, 1), of more than two classes (rows, classes)."""
-    moved = model.outputs(rows, cache) - model.offset
+    moved = LinearModel.outputs(model, rows, cache) - model.offset  # a curve keeps the order
     if moved.ndim == 1:
         return moved[:, None]
     return moved if moved.shape[1] > 2 else moved[:, :1]
