@@ -48,6 +48,7 @@ from .statistics import (
     ClippedDescent,
     ColumnHistograms,
     Design,
+    FeatureLengths,
     Gram,
     MeanResidual,
     NormHistogram,
@@ -61,7 +62,7 @@ from .trees import LeafSums, LeafWeights, PairScores, ResidualSizes
 STATISTICS: tuple[type, ...] = (
     *(ColumnHistograms, WhiteningMoment, TargetMean, ClassShares, Gram, NormHistogram, MeanResidual),
     *(ClippedDescent, Magnitudes, Zoom, LogMean, RatioMean, ResidualSizes, PairScores, LeafSums, LeafWeights),
-    *(ErrorSizes, CutDeviances, ScoreHistogram, Moments),
+    *(ErrorSizes, CutDeviances, ScoreHistogram, Moments, FeatureLengths),
 )
 PARTS: tuple[type, ...] = (
     *(Column, Preparation, Whitening, Projections, Design, Residuals, CountResiduals, LinearModel),
