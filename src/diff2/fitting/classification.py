@@ -9,6 +9,7 @@ shares of the classes and the effective dimension.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -39,7 +40,7 @@ SHARES = {"target": 0.01, "histogram": 0.05, "whitening": 0.05, "gram": 0.20, "l
 MAX_ROUNDS = 32
 FEW_ROUNDS = 6
 MAX_FEATURES = 200
-LEAST_CLIPPED, MOST_CLIPPED = 0.05, 0.15  # of the sum of residuals
+MOST_CLIPPED, LEAST_UNEVEN = 0.15, 0.05  # of the sum of residuals
 LINEAR_BELOW = 600  # records times mu
 CLASS_SIGNAL = 0.2  # of that of a regression, for trees
 TREES_FROM = 1200  # records times mu, of that
@@ -61,7 +62,7 @@ def fit_classification(
     mu *= math.sqrt((1 - share) / (1 - SHARES["target"]))
     prior = np.maximum(answer.value, max(answer.noise_std, weight))
     prior /= prior.sum()
-    radius = public_radius(prior, clipped_share(mu / weight, prior))
+    radius = public_radius(prior, most_uneven(mu / weight, prior))
     trees = 0 if choose is None else class_trees(mu / weight, prior)
     model = _linear(ask, mu * math.sqrt(1 - TREE_SHARE * trees), weight, preparation, bounds, prior, radius, rng)
     if choose is None or not trees:
@@ -86,7 +87,7 @@ def class_trees(signal: float, prior: np.ndarray) -> int:
     >>> [class_trees(20_000, prior) for prior in (np.array([0.5, 0.5]), np.array([0.04, 0.96]), np.full(26, 1 / 26))]
     [15, 0, 0]
     """
-    spread = math.sqrt(1 - float(prior @ prior)) / public_radius(prior, clipped_share(signal, prior))
+    spread = math.sqrt(1 - float(prior @ prior)) / public_radius(prior, most_uneven(signal, prior))
     signal *= CLASS_SIGNAL * min(1.0, spread) / math.sqrt(len(prior) - 1)
     return tree_count(signal) if signal > TREES_FROM else 0
 
@@ -217,25 +218,45 @@ def prior_curvature(prior: np.ndarray) -> float:
     return float(np.linalg.eigvalsh(np.diag(prior) - np.outer(prior, prior))[-1])
 
 
-def clipped_share(signal: float, prior: np.ndarray) -> float:
-    """Return which share of the residuals' sum is clipped: less where records are many, and no class is rare.
+def most_uneven(signal: float, prior: np.ndarray) -> float:
+    """Return how uneven clipping may be: less where records are many, and no class is rare.
 
-    Clipping draws to the majority; a larger radius is more noise, which few residuals of a rare class do not outweigh.
+    Uneven clipping draws to the majority; but a larger radius is more noise, which the few residuals of a rare class do
+    not outweigh.
 
-    >>> [round(clipped_share(signal, np.array([0.25, 0.75])), 3) for signal in (200, 2000, 20_000)]
+    >>> [round(most_uneven(signal, np.array([0.25, 0.75])), 3) for signal in (200, 2000, 20_000)]
     [0.15, 0.08, 0.05]
     """
-    return float(np.clip(60 / max(signal * (1 - float(prior @ prior)), 1e-12), LEAST_CLIPPED, MOST_CLIPPED))
+    return float(np.clip(60 / max(signal * (1 - float(prior @ prior)), 1e-12), LEAST_UNEVEN, MOST_CLIPPED))
 
 
-def public_radius(prior: np.ndarray, clipped: float) -> float:
-    """Return the residual above which this share of the residuals' sum is, if the prior predicts all records."""
+def public_radius(prior: np.ndarray, uneven: float) -> float:
+    """Return a residual above which at most 15 % of the residuals' sum is, if the prior predicts all records.
+
+    Classes may be clipped by different factors, which differ from their mean by ``uneven`` at most, on average.
+
+    >>> even, two = np.full(26, 1 / 26), np.array([0.25, 0.75])
+    >>> [round(public_radius(prior, uneven), 2) for prior in (even, two) for uneven in (0.15, 0.05)]
+    [0.83, 0.83, 0.74, 0.95]
+    """
     sizes = np.sqrt(1 - 2 * prior + float(prior @ prior))
-    low, high = 0.0, float(sizes.max())
+    sums = prior * sizes / float(prior @ sizes)
+
+    def clipped(radius: float) -> float:
+        return 1 - float(sums @ np.minimum(1.0, radius / sizes))
+
+    def differing(radius: float) -> float:
+        return float(sums @ np.abs(np.minimum(1.0, radius / sizes) - 1 + clipped(radius)))
+
+    radius, most = _least(clipped, MOST_CLIPPED, 0.0, float(sizes.max())), float(sizes.max())
+    return radius if differing(radius) <= uneven else _least(differing, uneven, radius, most)
+
+
+def _least(of: Callable[[float], float], most: float, low: float, high: float) -> float:
+    """Return where a function falls to a value."""
     for _ in range(60):
         middle = (low + high) / 2
-        above = float(prior @ np.maximum(sizes - middle, 0.0))
-        low, high = (middle, high) if above > clipped * float(prior @ sizes) else (low, middle)
+        low, high = (middle, high) if of(middle) > most else (low, middle)
     return high
 
 
