@@ -156,7 +156,7 @@ class TestClassification:
         even, rare = np.array([0.3, 0.7]), np.array([0.03, 0.97])
         assert [most_uneven(3000, prior) for prior in (even, rare)] == [0.05, 0.15]
         sizes = np.array([0.7, 0.3]) * np.sqrt(2)
-        for share in (0.05, 0.1, 0.15):  # of two classes one is clipped, and both differ from their mean by half of that
+        for share in (0.05, 0.1, 0.15):  # two classes differ from their mean by what is clipped
             beyond = even @ np.maximum(sizes - public_radius(even, share), 0.0)
             assert beyond / (even @ sizes) == pytest.approx(share)
 
