@@ -24,6 +24,7 @@ from diff2.fitting.statistics import (
     ClippedDescent,
     ColumnHistograms,
     Design,
+    FeatureLengths,
     Gram,
     MeanResidual,
     NormHistogram,
@@ -119,6 +120,7 @@ def every_statistic(known):
     residuals = [one.residuals for one in found]
     found += [one for part in residuals for one in (NormHistogram(part, edges), MeanResidual(part, 2.0))]
     found += [ColumnHistograms((edges,) * len(known.bounds)), WhiteningMoment(preparation), Gram(design)]
+    found += [FeatureLengths(design)]
     found += [TargetMean(0.0, 10.0), ClassShares(classes or 11), LogMean(10.0), RatioMean(linear)]
     found += [Magnitudes((0,), True), Zoom((0,), np.array([[0.0, 1.0]]), False)]
     found += [ResidualSizes(model, bounds, edges), LeafSums(model, tree, 0.5, bounds), LeafWeights(model, tree)]

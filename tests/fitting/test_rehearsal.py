@@ -69,7 +69,7 @@ def test_more_records_mean_less_noise():
             for n in (500, MADE_UP)
         ]
     assert noise[1]["whitening"] < noise[0]["whitening"] / 4  # at about the same mu
-    assert set(noise[0]) == set(noise[1])
+    assert set(noise[0]) ^ set(noise[1]) == {"features", "gram"}  # few records do not show a matrix
 
 
 def test_what_is_expected_is_said_and_warned_of_where_it_is_little():

@@ -10,16 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diff2.fitting.columns import bin_edges, column_of
+from diff2.fitting.columns import bin_edges, column_of, uniform_column
 from diff2.fitting.curve import OutputSums, OutputWeights, Tails
 from diff2.fitting.linear import CurvedModel, LinearModel
 from diff2.fitting.preparation import Preparation, Projections, Whitening
 from diff2.fitting.second_moment import as_matrix, as_vector, length_limited
 from diff2.fitting.statistics import (
+    FREE,
+    LENGTHS,
     ClassShares,
     ClippedDescent,
     ColumnHistograms,
     Design,
+    FeatureLengths,
     Gram,
     MeanResidual,
     NormHistogram,
@@ -82,6 +85,7 @@ def statistics(scale: float) -> list:
         TargetMean(0.0, 2.0),
         ClassShares(CLASSES),
         Gram(design(scale, matrix=False)),
+        FeatureLengths(design(scale, matrix=False)),
         NormHistogram(numbers, edges),
         ClippedDescent(numbers, 0.7),
         ClippedDescent(scores, 0.7),
@@ -121,6 +125,18 @@ class TestSensitivity:
         one, other = np.array([[3.0, 0.0]]), np.array([[0.0, 3.0]])
         apart = as_vector(one.T @ one) - as_vector(other.T @ other)
         assert np.linalg.norm(apart) == pytest.approx(math.sqrt(2) * 9)
+
+    def test_opposite_features_are_a_diameter_apart(self):
+        large = Design(Preparation((uniform_column(-1.0, 1.0),), (), ()), 100.0, 0.0)
+        one, other = (Rows(np.array([[x]]), np.zeros((1, 0), int), np.zeros(1)) for x in (-1.0, 1.0))
+        apart = FeatureLengths(large).total(one, np.ones(1), {}) - FeatureLengths(large).total(other, np.ones(1), {})
+        assert np.linalg.norm(apart) == pytest.approx(FeatureLengths(large).diameter)
+
+    def test_no_features_are_further_apart_with_their_lengths(self):
+        """Red with lengths that count for 2 in place of 1.5: opposite features of lengths .87 and .3 are."""
+        one, other = np.meshgrid(*[np.linspace(0, FREE, 200)] * 2)
+        squared = (one + other) ** 2 + LENGTHS**2 * (one**2 - other**2) ** 2
+        assert math.sqrt(squared.max()) <= FeatureLengths(design(0.0)).diameter * (1 + 1e-12)
 
     def test_leaf_sums_of_opposite_residuals_in_one_leaf_are_a_diameter_apart(self):
         trees = tree_model(design(0.0), np.zeros(1 + preparation().width + 5))

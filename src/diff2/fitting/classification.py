@@ -1,31 +1,34 @@
 r"""RF-C: the cross entropy on random features, preconditioned by a released Gram matrix.
 
 Shares of the budget (of mu^2): shares of the classes .01 (few records: up to .1), histograms .05, whitening .05, Gram
-matrix .20, descent the rest. Histograms and whitening are left out where noise would hide them. The radius is public:
-it follows from the shares of the classes and the effective dimension.
+matrix .20, descent the rest. Histograms and whitening are left out where noise would hide them; in the place of such a
+Gram matrix the mean of the features and their length is asked for, .15. The radius is public: it follows from the
+shares of the classes and the effective dimension.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from .asking import Ask, Choose
+from .centred import Centred, gram_seen
 from .columns import Column, histograms_seen, often_missing, uniform_column
 from .linear import LinearModel
 from .preparation import Preparation, Projections, whitening_of, whitening_seen
-from .second_moment import ROOT, as_matrix, noise_norm
+from .restraint import Restraint
+from .second_moment import ROOT, as_matrix
 from .shrinking import Shrinkage
 from .statistics import (
-    CONSTANT,
     FREE,
     ClassShares,
     ClippedDescent,
     ColumnHistograms,
     Design,
+    FeatureLengths,
     Gram,
     Residuals,
     WhiteningMoment,
@@ -33,10 +36,11 @@ from .statistics import (
 from .tree_model import TreeModel
 from .trees import TREE_SHARE, Leafing, questions_of, tree_count, with_trees
 
-SHARES = {"target": 0.01, "histogram": 0.05, "whitening": 0.05, "gram": 0.20}
+SHARES = {"target": 0.01, "histogram": 0.05, "whitening": 0.05, "gram": 0.20, "lengths": 0.15}
 MAX_ROUNDS = 32
 FEW_ROUNDS = 6
 MAX_FEATURES = 200
+MOST_CLIPPED, LEAST_UNEVEN = 0.15, 0.05  # of the sum of residuals
 LINEAR_BELOW = 600  # records times mu
 CLASS_SIGNAL = 0.2  # of that of a regression, for trees
 TREES_FROM = 1200  # records times mu, of that
@@ -58,12 +62,13 @@ def fit_classification(
     mu *= math.sqrt((1 - share) / (1 - SHARES["target"]))
     prior = np.maximum(answer.value, max(answer.noise_std, weight))
     prior /= prior.sum()
+    radius = public_radius(prior, most_uneven(mu / weight, prior))
     trees = 0 if choose is None else class_trees(mu / weight, prior)
-    model = _linear(ask, mu * math.sqrt(1 - TREE_SHARE * trees), weight, preparation, bounds, prior, rng)
+    model = _linear(ask, mu * math.sqrt(1 - TREE_SHARE * trees), weight, preparation, bounds, prior, radius, rng)
     if choose is None or not trees:
         return model
     questions, step = questions_of(CLASS_SIGNAL * mu / weight), min(1 / prior_curvature(prior), 8.0)
-    leafing = Leafing(questions, radius=public_radius(prior), step=step, classes=classes)
+    leafing = Leafing(questions, radius=radius, step=step, classes=classes)
     price = mu * math.sqrt((1 - SHARES["target"]) * TREE_SHARE * trees)
     return with_trees(ask, choose, price, trees, model, leafing, rng)
 
@@ -82,7 +87,7 @@ def class_trees(signal: float, prior: np.ndarray) -> int:
     >>> [class_trees(20_000, prior) for prior in (np.array([0.5, 0.5]), np.array([0.04, 0.96]), np.full(26, 1 / 26))]
     [15, 0, 0]
     """
-    spread = math.sqrt(1 - float(prior @ prior)) / public_radius(prior)
+    spread = math.sqrt(1 - float(prior @ prior)) / public_radius(prior, most_uneven(signal, prior))
     signal *= CLASS_SIGNAL * min(1.0, spread) / math.sqrt(len(prior) - 1)
     return tree_count(signal) if signal > TREES_FROM else 0
 
@@ -94,37 +99,61 @@ def _linear(
     preparation: Preparation,
     bounds: np.ndarray,
     prior: np.ndarray,
+    radius: float,
     rng: np.random.Generator,
 ) -> LinearModel:
     """Return logistic regression on random features."""
-    classes = len(prior)
     preparation, spent = _prepared(ask, mu, weight, preparation, bounds)
     features = feature_count(mu / weight)
     preparation = replace(preparation, projections=_projections(preparation, features, rng))
     design = Design(preparation, FREE / math.sqrt(2 * preparation.original), FREE / math.sqrt(max(1, features)))
-    gram = ask(Gram(design), mu * math.sqrt(SHARES["gram"]))
-    centred = Centred.of(as_matrix(gram.value), gram.noise_std)
-    left = (1 - SHARES["target"] - spent - SHARES["gram"]) * mu**2
-    while centred.rounds(left, weight, classes) < 8 and centred.ridge <= FREE**2:
-        centred = centred._replace(ridge=centred.ridge * 1.3)
-    rounds, step = _pace(centred, prior, left, weight)
+    seen = gram_seen(preparation.width + features, mu * math.sqrt(SHARES["gram"]), weight)
+    left = (1 - SHARES["target"] - spent - SHARES["gram" if seen else "lengths"]) * mu**2
+    if seen:
+        gram = ask(Gram(design), mu * math.sqrt(SHARES["gram"]))
+        centred = Centred.of(as_matrix(gram.value), gram.noise_std)
+        while centred.rounds(left, weight, len(prior)) < 8 and centred.ridge <= FREE**2:
+            centred = centred._replace(ridge=centred.ridge * 1.3)
+    else:
+        lengths = ask(FeatureLengths(design), mu * math.sqrt(SHARES["lengths"]))
+        centred = Centred.of_lengths(lengths.value, lengths.noise_std)
+    return _descended(ask, left, weight, design, centred, prior, radius, seen=seen)
+
+
+def _descended(
+    ask: Ask,
+    left: float,
+    weight: float,
+    design: Design,
+    centred: Centred,
+    prior: np.ndarray,
+    radius: float,
+    *,
+    seen: bool,
+) -> LinearModel:
+    """Return the mean of the last half of the iterates, drawn back to the prior."""
+    classes = len(prior)
+    rounds, step = _pace(centred, prior, left, weight, radius)
     design = replace(design, matrix=centred.matrix, centre=centred.mean)
-    radius = public_radius(prior) * math.sqrt(centred.dimension)
+    radius *= math.sqrt(centred.dimension)
     theta, offset = np.zeros((len(centred.matrix), classes)), np.log(prior)
     total, first = np.zeros_like(theta), rounds // 2
-    curvature = np.concatenate([[1.0], centred.curvature]) * prior_curvature(prior)
+    curvature = centred.curvature * prior_curvature(prior)
     shrinkage, before = Shrinkage(np.repeat(curvature, classes), doubt=1.0), np.zeros_like(theta)
+    restraint = Restraint(centred.curvature, prior, rounds, step)
     for round in range(rounds):
         answer = ask(ClippedDescent(Residuals(design, theta, offset), radius), math.sqrt(left / rounds))
         direction = answer.value.reshape(theta.shape)
         direction = direction - direction.mean(axis=1, keepdims=True)
         if round >= max(1, first if rounds >= FEW_ROUNDS else 1):
             shrinkage.see((before / round).ravel(), theta.ravel(), direction.ravel(), answer.noise_std)
+        restraint.see(theta, direction, answer.noise_std)
         theta = theta + step * direction
         before += theta
         if round >= first:
             total += theta / (rounds - first)
-    return LinearModel(design, total * shrinkage.factors().reshape(total.shape), offset)
+    factors = shrinkage.factors().reshape(total.shape) if seen else restraint.factor(total, weight)
+    return LinearModel(design, total * factors, offset)
 
 
 def _prepared(
@@ -161,79 +190,13 @@ def _projections(preparation: Preparation, features: int, rng: np.random.Generat
     return Projections(inputs, np.zeros((len(preparation.columns), features)), phases, level)
 
 
-class Centred(NamedTuple):
-    """A second moment of features about their mean, with eigenvalues less the noise, and a ridge."""
-
-    values: np.ndarray
-    vectors: np.ndarray
-    rest: float  # the trace that is in no eigenvalue
-    mean: np.ndarray  # drawn towards zero by its noise
-    ridge: float
-    noise: float  # its norm
-
-    @classmethod
-    def of(cls, moment: np.ndarray, noise_std: float) -> Centred:
-        """Take off the mean, which the constant feature shows in the first row."""
-        mean = moment[0, 1:] / CONSTANT  # off the diagonal the noise has half the variance
-        kept = max(0.0, 1 - 2 * len(mean) * noise_std**2 / max(float(mean @ mean), 1e-300))
-        centred = moment[1:, 1:] - (2 * kept - kept**2) * np.outer(mean, mean)
-        ridge = noise_norm(len(mean), noise_std)
-        values, vectors = np.linalg.eigh(centred)
-        values = np.maximum(values - ridge, 0.0)
-        trace = likely_trace(float(np.trace(centred)), noise_std * math.sqrt(len(mean)))
-        return cls(values, vectors, max(trace - float(values.sum()), 0.0), kept * mean, ridge, ridge)
-
-    @property
-    def largest(self) -> float:
-        """The largest variance after division by itself and the ridge; noise may hide one of a quarter of its norm."""
-        most = float(self.values.max())
-        return (most + self.noise / 4) / (most + self.ridge)
-
-    @property
-    def curvature(self) -> np.ndarray:
-        """The variances of the model's features, about."""
-        return (self.values + self.rest / len(self.values)) / ((self.values + self.ridge) * self.largest)
-
-    @property
-    def effective(self) -> float:
-        """How many directions count, those that noise hides among them."""
-        return float(np.sum(self.values / (self.values + self.ridge))) + self.rest / self.ridge
-
-    @property
-    def dimension(self) -> float:
-        """The mean squared length of the model's features, about."""
-        return self.effective / self.largest + 1
-
-    @property
-    def matrix(self) -> np.ndarray:
-        """What makes the constant one, and the other features uncorrelated and at most of variance one."""
-        matrix = np.zeros((len(self.values) + 1, len(self.values) + 1))
-        matrix[0, 0] = 1 / CONSTANT
-        matrix[1:, 1:] = self.vectors / np.sqrt((self.values + self.ridge) * self.largest)
-        return matrix
-
-    def rounds(self, left: float, weight: float, classes: int) -> int:
-        """Return how many rounds the noise allows."""
-        return int(0.2 * left / (4.84 * (self.effective + 1) ** 2 * weight**2 * (classes - 1)))
-
-
-def likely_trace(trace: float, noise_std: float) -> float:
-    """Return the trace of features with length at most sqrt .75, between what was released and what is usual, by noise.
-
-    >>> round(likely_trace(0.6, 0.01), 2), round(likely_trace(3.0, 10.0), 2)
-    (0.6, 0.4)
-    """
-    usual, deviation = 0.4, 0.2
-    return (trace * deviation**2 + usual * noise_std**2) / (deviation**2 + noise_std**2)
-
-
-def _pace(centred: Centred, prior: np.ndarray, left: float, weight: float) -> tuple[int, float]:
+def _pace(centred: Centred, prior: np.ndarray, left: float, weight: float, radius: float) -> tuple[int, float]:
     """Return the number of rounds and the step."""
     rounds = int(np.clip(centred.rounds(left, weight, len(prior)), 1, MAX_ROUNDS))
     # Many classes of like size curve the loss less.
     step = float(np.clip(1 / prior_curvature(prior), 2.0, math.sqrt(2 * len(prior))))
     # Noise in outputs is to stay about one: it grows with the radius, and what is to be learnt with the spread.
-    size = math.sqrt(math.sqrt(max(1 - float(prior @ prior), 1e-12)) * public_radius(prior))
+    size = math.sqrt(math.sqrt(max(1 - float(prior @ prior), 1e-12)) * radius)
     most = math.sqrt(left) / (2 * size * weight * centred.dimension) * step / 2  # of rounds times step
     if step * rounds > most:
         rounds = max(min(4, rounds), math.ceil(most / step))
@@ -255,14 +218,45 @@ def prior_curvature(prior: np.ndarray) -> float:
     return float(np.linalg.eigvalsh(np.diag(prior) - np.outer(prior, prior))[-1])
 
 
-def public_radius(prior: np.ndarray) -> float:
-    """Return the residual above which 15 % of the residuals' sum is, if all records are predicted by the prior."""
+def most_uneven(signal: float, prior: np.ndarray) -> float:
+    """Return how uneven clipping may be: less where records are many, and no class is rare.
+
+    Uneven clipping draws to the majority; but a larger radius is more noise, which the few residuals of a rare class do
+    not outweigh.
+
+    >>> [round(most_uneven(signal, np.array([0.25, 0.75])), 3) for signal in (200, 2000, 20_000)]
+    [0.15, 0.08, 0.05]
+    """
+    return float(np.clip(60 / max(signal * (1 - float(prior @ prior)), 1e-12), LEAST_UNEVEN, MOST_CLIPPED))
+
+
+def public_radius(prior: np.ndarray, uneven: float) -> float:
+    """Return a residual above which at most 15 % of the residuals' sum is, if the prior predicts all records.
+
+    Classes may be clipped by different factors, which differ from their mean by ``uneven`` at most, on average.
+
+    >>> even, two = np.full(26, 1 / 26), np.array([0.25, 0.75])
+    >>> [round(public_radius(prior, uneven), 2) for prior in (even, two) for uneven in (0.15, 0.05)]
+    [0.83, 0.83, 0.74, 0.95]
+    """
     sizes = np.sqrt(1 - 2 * prior + float(prior @ prior))
-    low, high = 0.0, float(sizes.max())
+    sums = prior * sizes / float(prior @ sizes)
+
+    def clipped(radius: float) -> float:
+        return 1 - float(sums @ np.minimum(1.0, radius / sizes))
+
+    def differing(radius: float) -> float:
+        return float(sums @ np.abs(np.minimum(1.0, radius / sizes) - 1 + clipped(radius)))
+
+    radius, most = _least(clipped, MOST_CLIPPED, 0.0, float(sizes.max())), float(sizes.max())
+    return radius if differing(radius) <= uneven else _least(differing, uneven, radius, most)
+
+
+def _least(of: Callable[[float], float], most: float, low: float, high: float) -> float:
+    """Return where a function falls to a value."""
     for _ in range(60):
         middle = (low + high) / 2
-        above = float(prior @ np.maximum(sizes - middle, 0.0))
-        low, high = (middle, high) if above > 0.15 * float(prior @ sizes) else (low, middle)
+        low, high = (middle, high) if of(middle) > most else (low, middle)
     return high
 
 

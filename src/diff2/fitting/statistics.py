@@ -18,9 +18,11 @@ from .preparation import Preparation, whitening_vectors
 from .second_moment import ROOT, as_vector, length_limited
 
 HISTOGRAM, WHITENING, TARGET, GRAM, NORMS, DESCENT = "histogram", "whitening", "target", "gram", "norms", "descent"
+FEATURES = "features"
 CONSTANT = 0.5  # the first feature
 FREE = math.sqrt(1 - CONSTANT**2)  # the largest length of the others
 UNDERFLOW = 2.0**-510  # the root of more than a square loses that is subnormal, or taken for zero
+LENGTHS = 1.5  # factor of squared lengths, in what is released with a mean
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,25 @@ class Gram:
 
     def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
         return _moment(self.design.bounded(rows), weights)
+
+
+@dataclass(frozen=True)
+class FeatureLengths:
+    r"""The mean of the features but the first, and of 1.5 times their squared length: what a Gram matrix has to say.
+
+    Two such vectors of lengths a and b <= F, x = a - b >= 0, are at most :math:`(a + b) \sqrt{1 + (1.5 x)^2}` apart,
+    where a + b <= 2 F - x. With y = x / 2 F, of at most 1/2, and F^2 = 3/4 that is at most 2 F: :math:`1 + 6.75 y^2 \le
+    1 + 2 y + 3 y^2 \le (1 - y)^{-2}`. Opposite features of length F are as far apart.
+    """
+
+    design: Design
+    purpose: str = FEATURES
+    longest: float = FREE * math.sqrt(1 + (LENGTHS * FREE) ** 2)
+    diameter: float = 2 * FREE
+
+    def total(self, rows: Rows, weights: np.ndarray, cache: dict[Any, Any]) -> np.ndarray:
+        features = self.design.bounded(rows)[:, 1:]
+        return np.append(weights @ features, LENGTHS * (weights @ np.sum(features**2, axis=1)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,6 +65,7 @@ from .statistics import (
     ClippedDescent,
     ColumnHistograms,
     Design,
+    FeatureLengths,
     Gram,
     MeanResidual,
     NormHistogram,
@@ -78,7 +79,7 @@ from .trees import LeafSums, LeafWeights, PairScores, ResidualSizes
 STATISTICS: tuple[type, ...] = (
     *(ColumnHistograms, WhiteningMoment, TargetMean, ClassShares, Gram, NormHistogram, MeanResidual),
     *(ClippedDescent, Magnitudes, Zoom, LogMean, RatioMean, ResidualSizes, PairScores, LeafSums, LeafWeights),
-    *(Tails, OutputWeights, OutputSums, ErrorSizes, CutDeviances, ScoreHistogram, Moments),
+    *(Tails, OutputWeights, OutputSums, ErrorSizes, CutDeviances, ScoreHistogram, Moments, FeatureLengths),
 )
 PARTS: tuple[type, ...] = (
     *(Column, Preparation, Whitening, Projections, Design, Residuals, CountResiduals, LinearModel),
