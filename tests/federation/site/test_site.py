@@ -218,11 +218,13 @@ class TestOpening:
         monkeypatch.setattr("diff2.gradients.columns.ColumnsEngine.any_threads", False)
         opened(tmp_path, DIFF2)
         monkeypatch.setattr(torch, "get_num_threads", lambda: 17)
+        monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # lanes would leave torch with 17
         assert refused(open_run(make_site(0, tmp_path), DIFF2), "with other threads")
 
     def test_other_threads_are_the_same_run_where_they_change_none(self, tmp_path, monkeypatch):
         opened(tmp_path, DIFF2)
         monkeypatch.setattr(torch, "get_num_threads", lambda: 17)
+        monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # lanes would leave torch with 17
         assert open_run(make_site(0, tmp_path), DIFF2).kind == "opened"
 
     def test_another_engine_is_refused(self, tmp_path):
