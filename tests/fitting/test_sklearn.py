@@ -246,7 +246,7 @@ def test_a_generator_makes_it_repeatable_and_not_private():
     ("arguments", "text"),
     [
         ({"bounds": [(0, 1)]}, "1 pairs for 2 columns"),
-        ({"bounds": {"x7": (0, 1)}}, "is no column"),
+        ({"bounds": {"x7": (0, 1)}}, "is not a column"),
         ({"epsilon": 0.0}, "epsilon"),
         ({"delta": 2.0}, "delta"),
         ({"classes": [1]}, "fewer than 2 different values"),

@@ -144,8 +144,8 @@ BAD = {
     "three parts": ([PLAIN, TensorDataset(X, Y, Y)], r"records of clients\[1\] to be pairs .* got tuple of 3"),
     "ragged": (Rows(lambda x, y: (x[: 1 + int(y > 0)], y)), "do not have one shape"),
     "ragged between chunks": (DataLoader(Rows(), collate_fn=lambda rows: rows[0][0]), "pairs"),
-    "objects": (Rows(lambda x, y: (object(), y)), "no numbers"),
-    "texts": (Rows(lambda x, y: (SECRET, y)), "array of numbers|no numbers"),
+    "objects": (Rows(lambda x, y: (object(), y)), "not numbers"),
+    "texts": (Rows(lambda x, y: (SECRET, y)), "array of numbers|not numbers"),
     "fails": (Rows(sly), "its dataset raises ValueError for some record"),
     "weighted": (
         DataLoader(PLAIN, sampler=WeightedRandomSampler([1.0] * 30, 30)),
