@@ -25,7 +25,7 @@ from .records import Records
 from .sums import TILE, Total, chunk_size
 
 CHUNK_NUMBERS = 1 << 20  # numbers in a chunk, records included: 4 MB in single precision
-LEAST_NUMBERS = 1 << 17  # for which another thread is worth its while
+LEAST_NUMBERS = 1 << 19  # of a thread: with fewer, one is as fast alone
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class ColumnsEngine(NetworkEngine):
         passes = self._plain.passes
         numbers = passes.rows + passes.kept_inputs + self._network.layers[0].weight.shape[1]
         self._bytes_per_row = numbers * self.flat.vector.element_size()
-        self._least_rows = self.chunk_rows or _whole_tiles(-(-LEAST_NUMBERS // numbers))
+        self._least_rows = -(-LEAST_NUMBERS // numbers)
         self.chunk_rows = self.chunk_rows or chunk_size(max(1, CHUNK_NUMBERS // numbers))
 
     @staticmethod
@@ -55,7 +55,8 @@ class ColumnsEngine(NetworkEngine):
 
     def _rows_per_chunk(self, records: Records) -> int:
         """Return the rows of a chunk: as suits the processor's cache, and fewer where threads would be idle."""
-        return min(self.chunk_rows, max(_whole_tiles(-(-records.size // self._threads)), self._least_rows))
+        parts = max(1, min(self._threads, records.size // self._least_rows))
+        return min(self.chunk_rows, -(-records.size // (parts * TILE)) * TILE)
 
     def _each_lane(self, records: Records, work: Callable[[Engine, Chunks], T]) -> list[T]:
         chunks = list(enumerate(records.chunks(self._rows_per_chunk(records))))
@@ -101,7 +102,3 @@ class ColumnsEngine(NetworkEngine):
         self._add(out, prepared, math.inf, done, None)
         self._free(done)
         return done.outputs
-
-
-def _whole_tiles(rows: int) -> int:
-    return -(-rows // TILE) * TILE
