@@ -13,7 +13,7 @@ APART = 0.055  # of the axis, between labels
 
 
 def draw(scores: Scores, path: Path) -> None:
-    """Draw one line a private contestant, labelled at its right end; references are horizontal."""
+    """Draw a line for each private contestant that ran on all tables, labelled at its end, and the references."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -26,7 +26,7 @@ def draw(scores: Scores, path: Path) -> None:
     for name, colour in zip(private, COLOURS, strict=True):
         means = [scores.mean_share(name, epsilon) for epsilon in epsilons]
         points = [(epsilon, mean) for epsilon, mean in zip(epsilons, means, strict=True) if mean is not None]
-        if points:
+        if points and not scores.not_run(name):
             x, y = zip(*points, strict=True)
             heavy = name == FIT
             axes.plot(x, y, marker="o", ms=6 if heavy else 4, lw=2.8 if heavy else 1.4, color=colour)

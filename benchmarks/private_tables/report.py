@@ -140,10 +140,9 @@ def _left_out(scores: Scores) -> Iterator[str]:
     for reason in dict.fromkeys(absent.values()):
         yield f"- {', '.join(name for name in absent if absent[name] == reason)}: {reason}"
     for name in scores.contestants:
-        there = {table for table, other, _ in [*scores.deviance, *scores.failed] if other == name}
-        missing = [table for table in scores.tables if table not in there | scores.refused.get(name, {}).keys()]
+        missing = scores.not_run(name)
         if missing:
-            yield f"- {name} was not run on {', '.join(missing)}"
+            yield f"- {name}, which is not in the figure, was not run on {', '.join(missing)}"
     for name, tables in scores.refused.items():
         for reason in dict.fromkeys(tables.values()):
             yield f"- {name} {reason}: {', '.join(table for table in tables if tables[table] == reason)}"

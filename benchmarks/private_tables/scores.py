@@ -69,6 +69,11 @@ class Scores:
         there = {name for _, name, _ in self.deviance}
         return [name for name in CONTESTANTS if name in there]
 
+    def not_run(self, contestant: str) -> list[str]:
+        """Return the tables on which a contestant neither ran nor was refused."""
+        there = {table for table, name, _ in [*self.deviance, *self.failed] if name == contestant}
+        return [table for table in self.tables if table not in there | self.refused.get(contestant, {}).keys()]
+
     def share(self, table: str, contestant: str, epsilon: float | None, what: str = "deviance") -> float | None:
         """Return the share of what boosting explains, of means over the seeds that all three have."""
         measures = getattr(self, what)
