@@ -60,7 +60,7 @@ class Halving:
     """
 
     rounds: tuple[int, ...] = (200, 600)
-    keep: tuple[int, ...] = (12, 3)
+    keep: tuple[int, ...] = (4, 1)
 
     def __post_init__(self) -> None:
         if len(self.rounds) != len(self.keep) or not self.rounds:

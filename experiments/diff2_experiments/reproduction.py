@@ -51,7 +51,7 @@ def reproduce(
         epsilons: budgets; by default the one of ``[privacy]``.
         accountings: ``"paper"``, ``"exact"`` or both; by default the one of ``[privacy]``.
         seeds: how many; they are 0, 1, ...
-        grid: ``"full"``, ``"reduced"``, or ``"halved"``: the full one, of which ``[halving]`` leaves a few settings.
+        grid: ``"full"``, ``"reduced"``, or ``"halved"``: the reduced one, of which ``[halving]`` leaves a few settings.
         jobs: settings tried at the same time, one thread each.
         command: the command line that does this, for those who read the results.
         report: called before the first setting and after each.
@@ -122,7 +122,7 @@ def reproduce(
         command=command,
         seconds=time.monotonic() - began,
         trained=len(runs) - before,
-        rule=f"Of the full grid, {file.halving}, with seed 0 for all seeds." if grid == HALVED else "",
+        rule=f"Of the settings tried, {file.halving}, with seed 0 for all seeds." if grid == HALVED else "",
         published=file.published,
     )
     keys = {attempt.key for some in cases.values() for one in some for attempt in one.attempts}
