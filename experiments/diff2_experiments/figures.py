@@ -48,6 +48,7 @@ class Band(NamedTuple):
     low: Sequence[float]
     high: Sequence[float]
     seeds: Sequence[Sequence[float]] = ()  # drawn as thin lines, in the place of the band
+    published: float | None = None  # somebody else's value, marked at the right edge
 
 
 class Panel(NamedTuple):
@@ -126,12 +127,16 @@ def _draw_bands(
     for band in panel.bands:  # after the means, whose lines a legend takes
         for seed in band.seeds:
             axes.plot(band.rounds, seed, color=styles[band.label]["color"], alpha=0.3, linewidth=0.5, zorder=1)
+        if band.published is not None:
+            axes.plot(1.0, band.published, marker="<", markersize=8, color=styles[band.label]["color"], clip_on=False,
+                      markeredgecolor="white", transform=axes.get_yaxis_transform(), zorder=4)  # fmt: skip
     _dress(axes, panel, log_rounds=log_rounds)
     if panel.log and any(math.isfinite(value) and value > 0 for band in panel.bands for value in band.mean):
         axes.set_yscale("log")
     limits = focus(panel)
     if limits is not None:
-        axes.set_ylim(*limits)
+        published = [band.published for band in panel.bands if band.published is not None]
+        axes.set_ylim(min(limits[0], *published, limits[1]), max(limits[1], *published, limits[0]))
 
 
 def _head(figure: Figure, title: str, subtitle: str, warning: str) -> None:
@@ -190,7 +195,7 @@ def _drawable(band: Band) -> Band:
     mean, low, high, *seeds = (
         [value if abs(value) < ASTRAY else math.nan for value in part] for part in (*band[2:5], *band.seeds)
     )
-    return Band(band.label, band.rounds, mean, low, high, seeds)
+    return band._replace(mean=mean, low=low, high=high, seeds=seeds)
 
 
 def focus(panel: Panel) -> tuple[float, float] | None:

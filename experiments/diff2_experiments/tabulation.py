@@ -40,6 +40,7 @@ def _table_lines(found: Reproduced, rows: Sequence[Row]) -> Iterator[dict[str, A
                 "final_sd": cell["final"]["sd"],
                 "best_mean": cell["best"]["mean"],
                 "best_sd": cell["best"]["sd"],
+                "best_by_seed": " ".join(value_text(value) for value in cell["best"]["values"]),
                 "p_value": cell["p_value"],
                 "published": cell["published"],
                 "published_p_value": cell["published_p_value"],
@@ -101,7 +102,7 @@ def _markdown(found: Reproduced, rows: Sequence[Row]) -> Iterator[str]:
 
 def _metric_table(metrics: Sequence[Metric], rows: Sequence[Row]) -> Iterator[str]:
     published = any(row["metrics"][metric.name]["published"] is not None for row in rows for metric in metrics)
-    header = ["metric", "method", "last round", "best round", "p against DP-GD"]
+    header = ["metric", "method", "last round", "best round", "best round, seed by seed", "p against DP-GD"]
     header += ["published", "published p"] if published else []
     yield markdown_line(header)
     yield "| --- | --- |" + " ---: |" * (len(header) - 2)
@@ -112,6 +113,7 @@ def _metric_table(metrics: Sequence[Metric], rows: Sequence[Row]) -> Iterator[st
             cells += [
                 spread_text(cell["final"]),
                 spread_text(cell["best"]),
+                ", ".join(value_text(value) for value in cell["best"]["values"]),
                 p_text(cell["p_value"]),
             ]
             cells += [value_text(cell["published"]), p_text(cell["published_p_value"])] if published else []

@@ -146,7 +146,7 @@ def test_a_run_that_did_not_survive_has_no_final_value_but_a_best_one(tmp_path):
     assert cell["final"]["diverged"] == 1
     assert spread_text(cell["final"]) == "diverged (1 of 2)"
     assert cell["best"]["mean"] is not None
-    drawn = band("DIFF2-GD", tuned_at(found, PAPER_3, "diff2"), LOSS)
+    drawn = band(row_of(summaries(found), "diff2"), tuned_at(found, PAPER_3, "diff2"), LOSS)
     assert math.isfinite(drawn.mean[2])
     assert all(math.isnan(value) for value in drawn.mean[3:])
     assert all(path.stat().st_size for path in draw_figures(found, summaries(found), [".svg"]))
@@ -220,12 +220,11 @@ def test_the_papers_figures(tmp_path):
     assert drawing.read_bytes() == before
 
 
-def test_a_band_is_one_deviation_and_not_beyond_the_seeds():
+def test_every_seed_is_drawn_and_the_published_value():
     seeds = [tuned("diff2", seed, [value]) for seed, value in enumerate((1.0, 1.0, 1.0, 1.0, 11.0))]
-    drawn = band("x", seeds, LOSS)
-    assert drawn.mean == [3.0]
-    assert drawn.low == [1.0]  # one deviation down would be below zero
-    assert drawn.high == pytest.approx([3 + math.sqrt(20)])
+    drawn = band({"label": "x", "metrics": {"train_loss": {"published": 2.0}}}, seeds, LOSS)
+    assert (drawn.mean, drawn.low, drawn.high, drawn.published) == ([3.0], [1.0], [11.0], 2.0)
+    assert drawn.seeds == [[1.0]] * 4 + [[11.0]]
 
 
 def test_landscapes_are_the_mean_over_the_seeds_at_every_point():
