@@ -1,6 +1,6 @@
 """The numbers that docs/fit-health.md states of fit, measured.
 
-python -m benchmarks.fit_numbers expectation [--fits 100]   # what is expected beforehand, against what came out
+python -m benchmarks.fit_numbers expectation [--fits 200]   # what is expected beforehand, against what came out
 python -m benchmarks.fit_numbers optimism [--seeds 5]       # R^2 on the records of a fit, and on other people
 python -m benchmarks.fit_numbers counts [--seeds 3]         # share of the Poisson deviance, by splits of the people
 python -m benchmarks.fit_numbers few [--seeds 10]           # R^2 on few records
@@ -15,13 +15,13 @@ import statistics
 import time
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import diff2
 from diff2.data.randhie import PERSON, RANGES, TARGET, fifth_of, read_table
-from diff2.fitting.expectation import EXPLAINABLE, expected_share
+from diff2.fitting.expectation import EXPLAINABLE, LITTLE, expected_share
 from diff2.fitting.scoring import poisson_deviance
 from diff2.privacy.accounting import gdp_mu
 from diff2.tables.kinds import Counts
@@ -47,24 +47,83 @@ def synthetic(rng: np.random.Generator, rows: int, columns: int, *, bent: bool) 
     return {**dict(zip(names, inputs.T, strict=True)), "y": target}, schema
 
 
+class Drawn(NamedTuple):
+    """A synthetic table of few factors, and the probabilities of the classes that its target is drawn from."""
+
+    table: dict[str, np.ndarray]
+    schema: Schema
+    chances: np.ndarray | None  # of a number: None
+
+
+def drawn(rng: np.random.Generator, rows: int, columns: int, classes: int | None, *, bent: bool) -> Drawn:
+    """Return columns that depend on 1 to all factors and noise; half of a number can be explained."""
+    factors, width = int(rng.integers(1, columns + 1)), classes if classes is not None and classes > 2 else 1
+    inputs = rng.standard_normal((rows, factors)) @ rng.standard_normal((factors, columns))
+    inputs = inputs / inputs.std(axis=0) + rng.uniform(0, 1) * rng.standard_normal((rows, columns))
+    inputs /= inputs.std(axis=0)
+    signal = inputs @ rng.standard_normal((columns, width))
+    if bent:
+        extra = 2 * np.sin(2 * inputs[:, 0]) + inputs[:, 0] * inputs[:, -1]
+        signal = signal + extra[:, None] * rng.standard_normal(width)
+    signal = (signal - signal.mean(axis=0)) / signal.std(axis=0)
+    names = [f"x{j}" for j in range(columns)]
+    table, bounds = dict(zip(names, inputs.T, strict=True)), [(-5, 5)] * columns
+    if classes is None:
+        table["y"] = signal[:, 0] + rng.standard_normal(rows)
+        return Drawn(table, Schema.from_arguments(names, bounds=bounds, target_bounds=(-6, 6), target="y"), None)
+    logits = (np.column_stack([0 * signal[:, 0], signal[:, 0]]) if classes == 2 else signal) * rng.uniform(1, 4)
+    chances = np.exp(logits - logits.max(axis=1, keepdims=True))
+    chances /= chances.sum(axis=1, keepdims=True)
+    table["y"] = (chances.cumsum(axis=1) < rng.uniform(size=(rows, 1))).sum(axis=1).clip(0, classes - 1)
+    schema = Schema.from_arguments(names, bounds=bounds, classes=list(range(classes)), target="y")
+    return Drawn(table, schema, chances)
+
+
+def share_found(drawn: Drawn, rows: int, epsilon: float, seed: int) -> float:
+    """Return the share of what can be explained that a fit explains of other records."""
+    train, test = ({n: v[part] for n, v in drawn.table.items()} for part in (slice(rows), slice(rows, None)))
+    model = diff2.fit(train, drawn.schema, epsilon=epsilon, delta=1e-5, seed=seed, score=False)
+    target = test["y"]
+    if drawn.chances is None:
+        return explained(target, model.predict(test)) / EXPLAINABLE
+
+    def loss(chances: np.ndarray) -> float:
+        return -float(np.mean(np.log(np.maximum(chances[np.arange(len(target)), target], 1e-12))))
+
+    counts = np.bincount(train["y"], minlength=drawn.chances.shape[1]) + 0.5
+    prior = loss(np.tile(counts / counts.sum(), (len(target), 1)))
+    return (prior - loss(np.asarray(model.predict_proba(test)))) / (prior - loss(drawn.chances[rows:]))
+
+
 def expectation(fits: int) -> None:
-    """Compare what is expected with what synthetic tables give, on records of their own."""
-    errors = []
-    for seed in range(fits):
-        rng = np.random.default_rng(seed)
-        rows, columns = int(np.exp(rng.uniform(math.log(80), math.log(6000)))), int(rng.integers(2, 31))
-        epsilon = float(np.exp(rng.uniform(math.log(0.3), math.log(8))))
-        table, schema = synthetic(rng, rows + 2000, columns, bent=seed % 2 == 1)
-        model = diff2.fit({n: v[:rows] for n, v in table.items()}, schema, epsilon=epsilon, delta=1e-5, seed=seed)
-        held_out = {name: values[rows:] for name, values in table.items()}
-        # Worse than a constant counts as nothing.
-        found = max(explained(held_out["y"], model.predict(held_out)), 0.0) / EXPLAINABLE
-        errors.append(found - expected_share(rows, gdp_mu(epsilon, 1e-5), columns))
+    """Compare what is expected with what synthetic tables give, on records of their own, and fit the rule anew."""
+    from scipy.optimize import least_squares
+
+    for number, task in enumerate(("regression", "classification")):
+        cases, found = [], []
+        for seed in range(fits):
+            rng = np.random.default_rng([seed, number])
+            rows, columns = int(np.exp(rng.uniform(math.log(80), math.log(6000)))), int(rng.integers(2, 31))
+            epsilon = float(np.exp(rng.uniform(math.log(0.3), math.log(8))))
+            classes = int(rng.choice([2, 2, 3, 5, 10])) if number else None
+            table = drawn(rng, rows + 4000, columns, classes, bent=seed % 2 == 1)
+            cases.append((rows, gdp_mu(epsilon, 1e-5), columns, classes))
+            found.append(min(max(share_found(table, rows, epsilon, seed), 0.0), 1.0))  # worse than a constant: nothing
+        share, said = np.array(found), np.array([expected_share(*case) for case in cases])
+        units, mu, columns_, classes_ = (np.array(part, dtype=float) for part in zip(*cases, strict=True))
+        others = np.nan_to_num(classes_ - 1, nan=1.0)
+
+        def error(t: np.ndarray, units=units, mu=mu, p=columns_, others=others, share=share) -> np.ndarray:  # type: ignore[no-untyped-def]
+            return np.asarray(0.9 / (1 + (np.exp(t[0]) * p ** t[1] * others ** t[2] / (units * mu)) ** t[3]) - share)
+
+        scale, *powers = least_squares(error, [3.0, 0.5, 0.5 * number, 1.5]).x
         print(
-            f"{rows:>5} records {columns:>3} columns epsilon {epsilon:4.1f}: {found:6.2f} ({-errors[-1]:+.2f})",
+            f"{task}: {fits} fits, root mean square {math.sqrt(np.mean((said - share) ** 2)):.2f}; "
+            f"warned of {int(np.sum(said < LITTLE))}, of which {int(np.sum((said < LITTLE) & (share > 0.3)))} explain "
+            f"more than .3; {int(np.sum((said > 0.3) & (share < 0.05)))} explain nothing where more than .3 was said; "
+            f"least squares: scale {np.exp(scale):.1f}, powers {', '.join(f'{power:.2f}' for power in powers)}",
             flush=True,
         )
-    print(f"root mean square {math.sqrt(np.mean(np.square(errors))):.2f} over {fits} regressions")
 
 
 def optimism(seeds: int) -> None:
@@ -141,7 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     measures = {"expectation": expectation, "optimism": optimism, "counts": counts, "few": few, "speed": speed}
     parser.add_argument("what", choices=list(measures))
-    parser.add_argument("--fits", type=int, default=100)
+    parser.add_argument("--fits", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
     warnings.simplefilter("ignore", diff2.WeakModelWarning)

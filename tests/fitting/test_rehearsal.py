@@ -77,7 +77,7 @@ def test_what_is_expected_is_said_and_warned_of_where_it_is_little():
     assert "expect little more than a constant" in warning_of(0.5, 1e-4, 1 / 200, 8)
     assert warning_of(1.0, 1e-6, 1 / 16_512, 8) is None
     assert str(expectation(1.0, 1e-6, 1 / 16_512, 8)).endswith(
-        "expect about 89% of what can be explained: where half could be explained, a R^2 of about 0.44"
+        "expect about 90% of what can be explained: where half could be explained, an R^2 of about 0.45"
     )
 
 
@@ -95,7 +95,7 @@ age = { kind = "number", low = 0, high = 100 }
 
 def test_the_command_needs_no_data_and_no_torch(tmp_path):
     (tmp_path / "people.schema.toml").write_text(SCHEMA)
-    words = ["plan", "--schema", str(tmp_path / "people.schema.toml"), "--records", "80", "--epsilon", "0.5"]
+    words = ["plan", "--schema", str(tmp_path / "people.schema.toml"), "--records", "80", "--epsilon", "0.2"]
     result = diff2_here(*words)
     assert result.exit_code == 0, result.stderr
     for text in ("descent", "share of the budget", "expect little more than a constant", "No data was touched"):
@@ -104,7 +104,7 @@ def test_the_command_needs_no_data_and_no_torch(tmp_path):
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     document = json.loads(found.stdout)
     assert sum(one["share"] for one in document["purposes"]) == pytest.approx(1, abs=1e-3)
-    assert document["expected"]["sentence"].startswith("with 80 records and epsilon 0.5 expect")
+    assert document["expected"]["sentence"].startswith("with 80 records and epsilon 0.2 expect")
 
 
 @pytest.mark.parametrize(

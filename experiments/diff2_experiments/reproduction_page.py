@@ -1,0 +1,65 @@
+"""What docs/reproduction-tables.md shows of finished reproductions: their tables and figures, one after the other.
+
+python -m diff2_experiments.reproduction_page STORES STAGE ... --out docs
+
+``STORES`` is what ``paper/run_all.sh`` fills. The tables of each stage, for people and for machines, and its figures go
+to ``docs/reproduction/STAGE``; curves and single runs stay in the store.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diff2.errors import InvalidArgument
+
+HEAD = """# The paper's experiments, table by table
+
+The numbers behind [the summary](reproduction.md): losses, gradient norms, p-values and settings of every method, with
+the value of each seed. **None of this is private**: settings are tuned on exact losses, records are scaled by their own
+mean and deviation, noise is seeded. Epsilon is that of one run, as if its settings had been known beforehand. The
+tables are public.
+"""
+KEPT = ("table.csv", "settings.csv", "figure-*.png")
+
+
+def published(stores: Path, stage: str, docs: Path) -> Iterator[str]:
+    """Copy the files of a stage next to the page; yield its lines of the page."""
+    found = sorted(stores.glob(f"*/found/{stage}"))
+    if not found:
+        raise InvalidArgument(f"{stores} holds no finished stage {stage!r}; see run_all.sh STORES --list")
+    place = docs / "reproduction" / stage
+    place.mkdir(parents=True, exist_ok=True)
+    for pattern in KEPT:
+        for path in found[0].glob(pattern):
+            shutil.copyfile(path, place / path.name)
+    title, _, _, _, *lines = (found[0] / "table.md").read_text(encoding="utf-8").splitlines()
+    name = title.removeprefix("# ").partition(":")[0]
+    yield f"## {name}: `{stage}`"
+    for line in lines:
+        if line.startswith("## "):
+            condition = line.removeprefix("## ")
+            slug = condition.lower().removeprefix("epsilon ").removesuffix(" accounting").split(", ")
+            yield f"### {name}, {condition[0].lower()}{condition[1:]}"
+            yield ""
+            yield f"![{name}, {condition}](reproduction/{stage}/figure-{slug[1]}-epsilon-{slug[0]}.png)"
+        else:
+            yield line.replace("`settings.csv`", f"[settings.csv](reproduction/{stage}/settings.csv)")
+
+
+def main(
+    stores: Annotated[Path, typer.Argument(help="What run_all.sh has filled.")],
+    stages: Annotated[list[str], typer.Argument(help="Finished stages, in the order of the page.")],
+    out: Annotated[Path, typer.Option(help="Directory of the page.")] = Path("docs"),
+) -> None:
+    """Write reproduction-tables.md, and the files it shows."""
+    parts = ["\n".join(published(stores, stage, out)) for stage in stages]
+    (out / "reproduction-tables.md").write_text("\n\n".join([HEAD.rstrip(), *parts]) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,37 @@
+"""The page of a documentation is made from what finished reproductions have left."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from reproductions import reproduced
+
+from diff2.errors import InvalidArgument
+from diff2_experiments.findings import summaries
+from diff2_experiments.reproduction_figures import draw_figures
+from diff2_experiments.reproduction_page import main, published
+from diff2_experiments.tabulation import write_tables
+
+
+def test_a_page_shows_every_seed_and_links_to_files_that_are_there(tmp_path):
+    place = tmp_path / "stores" / "california_housing" / "found" / "california-paper"
+    place.mkdir(parents=True)
+    found = reproduced(place, seeds=3, epsilons=(3.0,), accountings=("paper",))
+    rows = summaries(found)
+    write_tables(found, rows)
+    draw_figures(found, rows)
+    main(tmp_path / "stores", ["california-paper"], tmp_path / "docs")
+    page = (tmp_path / "docs" / "reproduction-tables.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\((reproduction/[^)]*)\)", page)
+    assert {link.rpartition(".")[2] for link in links} == {"png", "csv"}
+    assert all((tmp_path / "docs" / link).exists() for link in links)
+    best = next(row for row in rows if row["method"] == "diff2")["metrics"]["train_loss"]["best"]["values"]
+    assert ", ".join(f"{value:.4g}" for value in best) in page
+    assert "NOT PRIVATE" not in page.partition("\n## ")[2]  # said once, at the top
+    assert not list((tmp_path / "docs").rglob("*.svg"))
+
+
+def test_a_stage_that_is_not_finished_is_named(tmp_path):
+    with pytest.raises(InvalidArgument, match="no finished stage 'gas'"):
+        list(published(tmp_path, "gas", tmp_path))
