@@ -17,7 +17,7 @@ LEAST_TRACE = 0.01
 
 
 def gram_seen(features: int, mu: float, weight: float) -> bool:
-    """Return whether a Gram matrix of so many features at this price shows more than its noise."""
+    """Return whether a Gram matrix of this many features at this price shows more than its noise."""
     return noise_norm(features, ROOT * weight / mu) <= SEEN
 
 

@@ -14,7 +14,7 @@ from .second_moment import noise_norm
 from .shrinking import Shrinkage
 from .statistics import ClippedDescent, Design, MeanResidual, NormHistogram, Residuals
 
-LOOKS = (0, 1, 2, 4, 8, 16)  # rounds at which the radius is found anew
+LOOKS = (0, 1, 2, 4, 8, 16)  # rounds at which the radius is found again
 NORM_BINS = 30
 NORMS_SHARE, MEAN_RESIDUAL_SHARE = 0.02, 0.05
 

@@ -1,7 +1,7 @@
 """The directory of a fit: its ledger and, until it is complete, what it takes to resume it.
 
 ``resume.json`` is written before the ledger and removed when all else is in place. It holds the key of the noise, so it
-is its owner's alone. A fit that is called again, with the same arguments on the same records, computes everything anew
+is its owner's alone. A fit that is called again, with the same arguments on the same records, computes everything again
 with the same noise: what it released before is the same release, whose line is there, and nothing is paid twice.
 
 Other arguments and other records are refused: what they release would be something else, and is not in the budget. So

@@ -39,7 +39,7 @@ from .regression import prepared
 NORMS_SHARE = 0.02
 ROUNDS, RATE = 200, 0.15
 PROBES, PROBES_EVERY = 1000, 10
-LOOKS = (0, 1, 2, 4, 8, 16, 32, 64, 128)  # rounds at which the radius is found anew
+LOOKS = (0, 1, 2, 4, 8, 16, 32, 64, 128)  # rounds at which the radius is found again
 NORM_BINS = 30
 PUBLIC_QUANTILE = 0.9  # of the probes' lengths
 REACH = 0.15  # deviations of the target, or log odds, that outputs may move in a round
@@ -154,7 +154,7 @@ class Descent:
         return total / averaged
 
     def _transform(self, params: Tensor, most: float) -> tuple[Transform, float]:
-        """Return the transform with the least damping that leaves so many effective coordinates, and a public radius.
+        """Return the transform with the least damping that leaves this many effective coordinates, and a public radius.
 
         Targets are drawn from the network itself, so the mean square of the probes' lengths is that number.
         """

@@ -16,7 +16,7 @@ class Restraint:
     :math:`c^2 \theta^T H \theta / 2 - c \theta^T b`. The mean of all directions is b less H times the mean of all
     iterates, with noise; but theta was learnt from the same noise, which makes the product with theta too large. A
     coordinate of theta that goes r for a constant direction of one adds r times the variance of the noise in the mean
-    direction, and for the noise of the very records (learning by heart) r h times the largest weight of a record. Both
+    direction, and for the noise of the very records (overfitting) r h times the largest weight of a record. Both
     are taken off.
 
     What is left has a deviation that is known, too: the factor is between what it says and what is usual, by that.

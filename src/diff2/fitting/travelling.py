@@ -1,6 +1,6 @@
 r"""Statistics on their way to those who hold the records: names, numbers and arrays.
 
-Whoever holds records builds the statistic anew, from the classes that are listed here, and takes its bounds (longest,
+Whoever holds records builds the statistic again, from the classes that are listed here, and takes its bounds (longest,
 diameter, sensitivity) from the class: none of them can be sent. What is sent may be anything, so it is first tried on
 made-up records.
 

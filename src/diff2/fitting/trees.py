@@ -37,7 +37,7 @@ MOST_TREES, TREE_SHARE = 15, 0.02  # of the budget, for each
 TREES_FROM, LARGE_TREES_FROM = 500, 8000  # records times mu
 HALVES = 55  # on either side: 3,025 candidates
 SHARES = {"structure": 0.40, "leaves": 0.52, "leaf weights": 0.05, "residuals": 0.03}
-LOOKS = (0, 2, 5, 10, 15, 20)  # trees before which the radius is found anew
+LOOKS = (0, 2, 5, 10, 15, 20)  # trees before which the radius is found again
 RADIUS_BINS = 40
 
 

@@ -26,7 +26,7 @@ from .stochastic import Masks, seeded
 from .sums import Total, chunk_size
 
 CHUNK_NUMBERS = 1 << 22  # numbers in all features of a chunk: 16 MB in single precision
-FEW, MORE = 16, 4  # as many records may take so many times as much: a pass over very few of them is mostly overhead
+FEW, MORE = 16, 4  # up to FEW records may take MORE times as much: a pass over very few of them is mostly overhead
 
 
 class _Chunk(NamedTuple):

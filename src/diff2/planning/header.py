@@ -126,7 +126,7 @@ def _plan(header: Mapping[str, Any]) -> Plan:
 
 
 def trust_in(header: Mapping[str, Any], sites: int) -> Mapping[str, Any] | None:
-    """Return who adds the noise, as a header says it of so many sites; refuse what no run writes."""
+    """Return who adds the noise, as a header says it of this many sites; refuse what no run writes."""
     trust: Mapping[str, Any] | None = header["trust"]
     if trust is not None:
         Trust(trust["noise"], trust["min_honest_sites"], trust["secure_aggregation"]).honest_of(sites)

@@ -248,7 +248,7 @@ class Ledger:
 
     def _write(self, line: Mapping[str, Any]) -> None:
         if self.path is not None:
-            # Opened anew for each line: what is written is in the file when this returns, and nothing is held open.
+            # Opened for each line: what is written is in the file when this returns, and nothing is held open.
             text, chain = chained(line, self.chain)
             with open(self.path, "a", encoding="utf-8") as file:
                 file.write(text + "\n")

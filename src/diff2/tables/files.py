@@ -101,7 +101,7 @@ def _note_twice(path: Path, names: Sequence[str], problems: Problems) -> None:
 
 
 def parquet_frames(path: Path, problems: Problems, rows: int | None = None) -> Iterator[Frame]:
-    """Yield the records of a Parquet file, all at once or so many at a time; none where a problem was noted."""
+    """Yield the records of a Parquet file, all at once or some at a time; none where a problem was noted."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -171,7 +171,7 @@ def _by_arrow(path: Path, format: FileFormat, names: tuple[str, ...]) -> Frame |
 def csv_frames(
     path: Path, format: FileFormat, names: tuple[str, ...], rows: int | None = None, undecodable: str = "strict"
 ) -> Iterator[Frame]:
-    """Yield the records of a CSV file, all at once or so many at a time; a table without records gives one frame."""
+    """Yield the records of a CSV file, all at once or some at a time; a table without records gives one frame."""
     with opened_text(path, format, undecodable) as file:
         lines = csv_lines(file, format)
         next(lines)

@@ -112,7 +112,7 @@ def max_answer_norm(
 
 
 def norm_limit(value: float, scale: NoiseScale, what: str, nodes: int = 1, max_total: float = MAX_TOTAL) -> float:
-    """Return the largest norm, in grid steps, of a value of this length with the noise of so many nodes."""
+    """Return the largest norm, in grid steps, of a value of this length with the noise of this many nodes."""
     dimension = scale.mean.release.dimension
     noise = scale.site_std * math.sqrt(nodes) * (math.sqrt(dimension) + TAIL)
     limit = (value + noise) / scale.grid + math.sqrt(dimension)

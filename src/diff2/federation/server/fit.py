@@ -164,7 +164,7 @@ class SiteTables:
 class NoisyTables(SiteTables):
     """Sites that answer with noise of their own. Nobody sees exact scores, so no candidate can be chosen."""
 
-    honest: int  # so many of the sites, at least, add their noise as agreed
+    honest: int  # at least this many sites add their noise as agreed
 
     def answer(self, statistic: Statistic, number: int, multiplier: float) -> BoundedMean:
         """Return a mean whose value is still at the sites."""

@@ -99,7 +99,7 @@ def answered(
     Args:
         what: was asked, for messages.
         request: the digest of the request.
-        name: of the array, a vector of so many finite numbers of this type.
+        name: of the array, a vector of this many finite numbers of this type.
     """
     value = message.arrays.get(name)
     if message.kind != ANSWER or message.fields.get("request") != request:
