@@ -149,14 +149,16 @@ def main(
     problems: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(PROBLEMS)}; all by default.")] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs go; finished ones are kept.")] = Path("which"),
     methods: Annotated[str, typer.Option(help="Separated by commas.")] = ",".join(METHODS),
+    sizes: Annotated[str, typer.Option(help="N mu, separated by commas.")] = ",".join(map(str, SIZES)),
     seeds: Annotated[int, typer.Option(min=1, help="Fresh seeds for the settings that were chosen.")] = 5,
     jobs: Annotated[int, typer.Option(min=1)] = 1,
     data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Look there for tables.")] = None,
 ) -> None:
     """Run algorithms over sizes N mu, and store what they reach."""
     which_algorithm(
-        problems or list(PROBLEMS), out, methods=methods.split(","), seeds=seeds, jobs=jobs, data_dir=data_dir
-    )
+        problems or list(PROBLEMS), out, methods=methods.split(","), sizes=[float(size) for size in sizes.split(",")],
+        seeds=seeds, jobs=jobs, data_dir=data_dir,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

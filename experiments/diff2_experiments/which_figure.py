@@ -1,6 +1,8 @@
 """The figure and the table of which algorithm, when: what ``which_algorithm`` stored, one point per seed.
 
 python -m diff2_experiments.which_figure STORE --figure which-algorithm.png --table which-algorithm.csv
+
+A table that is there already keeps the rows that the store has nothing to say about.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ LINES = {
     ("dpgd", "cosine"): ("DP-GD, cosine", "#d55e00", "s:"),
     ("diff2", "cosine"): ("DIFF2, cosine", "#009e73", "s:"),
     ("adam", "cosine"): ("DP-GD + Adam, cosine", "#0072b2", "^:"),
+    ("diff2_adam", "cosine"): ("DIFF2 + Adam, cosine", "#cc79a7", "v:"),
+    ("dpsgd", "cosine"): ("DP-SGD, cosine", "#000000", "D:"),
+    ("bvr", "constant"): ("DIFF2-BVR-L-SGD, constant", "#e69f00", "x-"),
 }
 FIELDS = ("problem", "measure", "method", "schedule", "size", "rate", "interval", "seed", "value")
 
@@ -40,6 +45,26 @@ def measured(runs: list[Run]) -> list[dict[str, Any]]:
                     found.append({**{name: run[name] for name in FIELDS[:-1] if name in run}, "measure": measure,
                                   "value": run[measure]})  # fmt: skip
     return found
+
+
+def read(table: Path) -> list[dict[str, Any]]:
+    """Return the rows of a table that was written before; none where there is none."""
+    if not table.exists():
+        return []
+    with table.open(newline="", encoding="utf-8") as file:
+        rows: list[dict[str, Any]] = list(csv.DictReader(file))
+    numbers = {"size": float, "rate": float, "interval": int, "seed": int, "value": float}
+    return [row | {name: kind(row[name]) if row[name] else None for name, kind in numbers.items()} for row in rows]
+
+
+def merged(before: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return both; where a problem, measure, method, schedule and size is in both, the new rows."""
+
+    def place(row: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(row[name] for name in FIELDS[:5])
+
+    known = {place(row) for row in new}
+    return [row for row in before if place(row) not in known] + new
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
@@ -73,7 +98,7 @@ def main(
     table: Annotated[Path, typer.Option()] = Path("which-algorithm.csv"),
 ) -> None:
     """Draw what was stored, and write one line per seed."""
-    rows = measured(list(RunStore(store).runs().values()))
+    rows = merged(read(table), measured(list(RunStore(store).runs().values())))
     draw(rows, figure)
     with table.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, FIELDS)
