@@ -8,7 +8,9 @@ to ``docs/reproduction/STAGE``; curves and single runs stay in the store.
 
 from __future__ import annotations
 
+import csv
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +18,8 @@ from typing import Annotated
 import typer
 
 from diff2.errors import InvalidArgument
+
+from .formatting import markdown_line
 
 HEAD = """# The paper's experiments, table by table
 
@@ -25,6 +29,14 @@ mean and deviation, noise is seeded. Epsilon is that of one run, as if its setti
 tables are public.
 """
 KEPT = ("table.csv", "settings.csv", "figure-*.png")
+SUMMARY = """
+## Published and ours
+
+Mean over the seeds of the best round. *p* is of a one-sided t-test that DIFF2-GD is better than DP-GD.
+
+| stage | epsilon, accounting | metric | GD: published | ours | DP-GD: published | ours | DIFF2-GD: published | ours | p: published | ours |
+| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""  # noqa: E501
+COMPARED = ("gd", "dpgd", "diff2")
 
 
 def published(stores: Path, stage: str, docs: Path) -> Iterator[str]:
@@ -51,6 +63,19 @@ def published(stores: Path, stage: str, docs: Path) -> Iterator[str]:
             yield line.replace("`settings.csv`", f"[settings.csv](reproduction/{stage}/settings.csv)")
 
 
+def summary(stage: str, docs: Path) -> Iterator[str]:
+    """Yield a line for each accounting, epsilon and metric: what was published, and what was found."""
+    lines: dict[tuple[str, ...], dict[str, dict[str, str]]] = defaultdict(dict)
+    with (docs / "reproduction" / stage / "table.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            condition = f"{float(row['compared_at_epsilon']):g}, {row['accounting']}"
+            lines[condition, row["metric"].replace("_", " ")][row["method"]] = row
+    for place, rows in lines.items():
+        pairs = [(rows[name]["published"], rows[name]["best_mean"]) for name in COMPARED]
+        pairs.append((rows["diff2"]["published_p_value"], rows["diff2"]["p_value"]))
+        yield markdown_line([stage, *place, *(f"{float(one):.3g}" if one else "–" for pair in pairs for one in pair)])
+
+
 def main(
     stores: Annotated[Path, typer.Argument(help="What run_all.sh has filled.")],
     stages: Annotated[list[str], typer.Argument(help="Finished stages, in the order of the page.")],
@@ -58,7 +83,8 @@ def main(
 ) -> None:
     """Write reproduction-tables.md, and the files it shows."""
     parts = ["\n".join(published(stores, stage, out)) for stage in stages]
-    (out / "reproduction-tables.md").write_text("\n\n".join([HEAD.rstrip(), *parts]) + "\n", encoding="utf-8")
+    head = [HEAD.rstrip(), SUMMARY, *(line for stage in stages for line in summary(stage, out))]
+    (out / "reproduction-tables.md").write_text("\n\n".join(["\n".join(head), *parts]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
