@@ -77,10 +77,16 @@ def fitted_at_sites(agreement, folder, transport=None, sites=None, **options):
 
 
 def fitted_here(agreement, **options):
-    """The same fit in one process, of one table."""
+    """The same fit in one process, of one table, with few trees."""
+    with few_trees():
+        return fitted_fully(agreement, **options)
+
+
+def fitted_fully(agreement, **options):
+    """The same fit as in processes of their own, which know nothing of :func:`few_trees`."""
     settings = agreement.settings
     names = ("epsilon", "delta", "unit", "weighting", "score", "seed")
     given = {name: getattr(settings, name) for name in names}
-    with few_trees(), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", diff2.WeakDeltaWarning)
         return diff2.fit(table(ROWS), agreement.schema, **given, **options)

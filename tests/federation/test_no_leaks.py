@@ -95,7 +95,7 @@ class Traffic:
     def _note_gradients(self, engine, client, asked, grids, site):
         for i in range(client.size):
             alone = ClientSums(engine, Client(*(part[i : i + 1] for part in client)), 0, Population((1,)))
-            for radius in (asked.radius, 1e9):
+            for radius in (asked.radius, 100.0):  # unclipped, and on a grid so fine that no time in a log is on it
                 value = alone.answer(replace(asked, radius=radius, batch=ALL, remember=False))
                 self.gradients.add(f"a gradient of a record of {site}", value, grids)
 

@@ -66,8 +66,8 @@ def heard_twice():
     """Every message reaches this site twice, and the second answer is the one that is sent."""
     good = sites.Site.answer
 
-    def answer(self, payload):
-        first, second = good(self, payload), good(self, payload)
+    def answer(self, payload, caller):
+        first, second = good(self, payload, caller), good(self, payload, caller)
         if first != second:
             raise RuntimeError("a message that was delivered twice was answered in two ways")
         with open(Path(os.environ[VARIABLE]).with_name("heard-twice"), "a", encoding="utf-8") as file:

@@ -33,7 +33,7 @@ from diff2.federation.wire.messages import Message, read, write
 from diff2.privacy import Ledger
 from diff2.training.model_file import file_digest, model_digest
 from federated import NAMES, agreement_of, answer_labels, lines, write_sites
-from fitted_sites import fit_agreement, fitted_here, sites_of, write_tables
+from fitted_sites import fit_agreement, fitted_fully, sites_of, write_tables
 
 LONG = diff2_with(rounds=120)
 START = 150.0  # seconds a job has to get under way: two cores, shared by many
@@ -124,7 +124,7 @@ def test_real_processes_fit_the_same_model(tmp_path):
     spec, sites = JobSpec(agreement, tmp_path / "run"), write_tables(tmp_path / "sites")
     sites_of(sites, agreement)
     assert run_locally(spec, sites, simulate=False, restarts=0, start_timeout=START) == 1
-    assert FittedModel.load(tmp_path / "run").ledger.model == fitted_here(agreement).ledger.model
+    assert FittedModel.load(tmp_path / "run").ledger.model == fitted_fully(agreement).ledger.model
     for line in lines(sites / "south" / "diff2-site" / "ledger.jsonl")[1:]:
         assert (line["caller"], line["submitter"]) == ("server", "admin@diff2.local")
 
