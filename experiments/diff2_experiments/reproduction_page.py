@@ -51,14 +51,15 @@ def published(stores: Path, stage: str, docs: Path) -> Iterator[str]:
             shutil.copyfile(path, place / path.name)
     title, _, _, _, *lines = (found[0] / "table.md").read_text(encoding="utf-8").splitlines()
     name = title.removeprefix("# ").partition(":")[0]
-    yield f"## {name}: `{stage}`"
+    yield from (f"## {name}: `{stage}`", "")
     for line in lines:
         if line.startswith("## "):
-            condition = line.removeprefix("## ")
-            slug = condition.lower().removeprefix("epsilon ").removesuffix(" accounting").split(", ")
-            yield f"### {name}, {condition[0].lower()}{condition[1:]}"
-            yield ""
-            yield f"![{name}, {condition}](reproduction/{stage}/figure-{slug[1]}-epsilon-{slug[0]}.png)"
+            condition = line.removeprefix("## ").lower()
+            epsilon, accounting = condition.removeprefix("epsilon ").removesuffix(" accounting").split(", ")
+            figure = f"reproduction/{stage}/figure-{accounting}-epsilon-{epsilon}.png"
+            yield from (f"### {name}, {condition}", "", f"![{name}, {condition}]({figure})")
+        elif line.startswith("diff2 reproduce"):
+            yield f"{line.partition(' --out ')[0]} --out DIR"
         else:
             yield line.replace("`settings.csv`", f"[settings.csv](reproduction/{stage}/settings.csv)")
 

@@ -38,5 +38,5 @@ def show(found: Reproduced, rows: Sequence[Row], files: Sequence[Path]) -> None:
     for note in others:
         show_line(f"- {note}", wrap=True)
     about = {"runs.jsonl": f"{ABOUT['runs.jsonl']}; {found.trained} trained now"}
-    about |= {path.name: ABOUT.get(path.name, "curves, mean and deviation over the seeds") for path in files}
+    about |= {path.name: ABOUT.get(path.name, "curves: the mean and every seed") for path in files}
     show_facts(f"in {found.directory}", about)
