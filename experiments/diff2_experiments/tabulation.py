@@ -89,7 +89,7 @@ def _setting_names(found: Reproduced) -> list[str]:
 def _markdown(found: Reproduced, rows: Sequence[Row]) -> Iterator[str]:
     first, *others = notes(found)
     yield from (f"# {_plain(found.title)}: the paper's experiment", "", f"> **{_plain(first)}**", "")
-    yield from ("```", found.command, "```", "")
+    yield from ("```text", found.command, "```", "")
     yield from (f"- {_plain(note)}" for note in others)
     for condition in conditions(found):
         shown = rows_at(rows, condition)
