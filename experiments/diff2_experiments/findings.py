@@ -208,7 +208,8 @@ def notes(found: Reproduced) -> list[str]:
         f"NOT PRIVATE: {', '.join(named)}. For public data only. Epsilon is that of one run, "
         "as if its settings had been known beforehand.",
         f"{found.records:,} records of {counted(found.clients, 'client')}, {found.held_out:,} held out; "
-        f"{found.rounds:,} rounds, delta {found.delta:g}; {found.grid} grid, up to {counted(size, 'setting')} per method.",
+        f"{found.rounds:,} rounds, delta {found.delta:g}; {found.grid} grid, "
+        f"up to {counted(size, 'setting')} per method.",
         "For each seed, losses and accuracies are of the settings with the least train loss, the squared gradient norm "
         "of those with the least norm: the least over all rounds and settings, as in the paper.",
         f"Mean ± deviation over {counted(found.seeds, 'seed')} of noise and starting point; records and their split "
