@@ -92,11 +92,13 @@ def grid(problem: str, method: str, sizes: Sequence[float]) -> Iterator[Task]:
 
 
 def chosen(runs: Sequence[Run], measure: str) -> list[Run]:
-    """Return the best run of each problem, method, schedule and size."""
+    """Return the best run of each problem, method, schedule and size, of those that did not diverge."""
     best: dict[tuple[Any, ...], Run] = {}
     for run in runs:
         place = (run["problem"], run["method"], run["schedule"], run["size"])
-        if run[measure] is not None and (place not in best or run[measure] < best[place][measure]):
+        # Records whose gradients are not finite count as zero: a gradient of zero is one of a run that diverged.
+        sound = run["train_loss"] is not None and run["squared_gradient_norm"]
+        if sound and (place not in best or run[measure] < best[place][measure]):
             best[place] = run
     return list(best.values())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 
 from diff2_experiments.store import RunStore
-from diff2_experiments.which_algorithm import TUNING_SEED, Task
+from diff2_experiments.which_algorithm import TUNING_SEED, Task, chosen
 from diff2_experiments.which_figure import main, read
 
 
@@ -28,3 +28,15 @@ def test_rows_of_a_table_are_kept_unless_the_store_has_newer_ones(tmp_path):
         rows = [(row["measure"], float(row["size"]), float(row["value"])) for row in csv.DictReader(file)]
     assert [row[1:] for row in rows if row[0] == "train_loss"] == [(1e3, 1.0), (1e3, 2.0), (1e4, 5.0)]
     assert len(read(table)) == 6
+
+
+def test_a_run_that_diverged_is_not_chosen_for_its_gradient_of_zero():
+    place = {"problem": "quadratic", "method": "bvr", "schedule": "cosine", "size": 1e3}
+    runs = [
+        {**place, "train_loss": None, "squared_gradient_norm": 0.0},
+        {**place, "train_loss": 5.0, "squared_gradient_norm": 0.0},
+        {**place, "train_loss": 1.0, "squared_gradient_norm": 0.5},
+        {**place, "train_loss": 2.0, "squared_gradient_norm": 0.7},
+    ]
+    assert chosen(runs, "squared_gradient_norm") == [runs[2]]
+    assert chosen(runs[:2], "train_loss") == []
