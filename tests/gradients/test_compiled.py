@@ -261,7 +261,7 @@ def test_a_record_that_is_finite_at_one_iterate_only_counts_as_zero_in_the_diffe
 @both_kinds
 @pytest.mark.parametrize("outputs", [1, -3])
 def test_no_bit_depends_on_chunks_threads_or_the_cache(of, outputs, monkeypatch):
-    monkeypatch.setattr(compiled, "PART_TILES", 1)
+    monkeypatch.setattr(compiled, "PART_NUMBERS", 1)
     case = a_case(outputs=outputs, count=9 * TILE + 17)
     points = [step_from(start_of(case.model), 0.1, seed) for seed in range(4)]
     records, results = case.weighted(), []

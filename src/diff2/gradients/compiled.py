@@ -1,14 +1,13 @@
 """The engine for small networks with one hidden layer: a whole round in one compiled pass over tiles of records.
 
 It computes what the columns engine computes; the passes, norms and sums are in ``kernels.py``. It needs numba (the
-extra ``fast``). 64 records at a time are added in single precision, in any order, and everything else in double: the
+extra ``fast``). The records of a tile are added in single precision (``kernel_products.py``), tiles in double: the
 guarantee of ``engine.py`` holds with the same allowance for rounding.
 """
 
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from ..models.losses import cross_entropy, squared
 from ..questions.question import Question
 from .engine import asked
 from .flat import FlatModule
+from .lanes import share_out
 from .network import NetworkEngine, steps_of
 from .records import FeatureCache, Records
 from .rules import SLACK
@@ -30,8 +30,8 @@ from .sums import TILE, Total
 from .transform import Factors, Transform
 
 CHUNK_TILES = 256  # tiles of 512 records in a chunk
-PART_TILES = 32  # the least for which a thread is worth starting
-MAX_FEATURES = 128  # with more, matrix products are faster
+PART_NUMBERS = 1 << 20  # of a thread: numbers that its records and passes have at least
+MAX_FEATURES = 1024  # up to which it was measured to be the faster engine
 MAX_UNITS, MAX_OUTPUTS = 32, 12  # a norm adds up this many squares in one chain, whose rounding the slack covers
 EPS, TINY = (np.float32(getattr(torch.finfo(torch.float32), name)) for name in ("eps", "tiny"))
 
@@ -156,7 +156,8 @@ class CompiledEngine(NetworkEngine):
         size, weights = len(tiles.inputs), np.zeros(tiles.gain.shape, np.float32)
         weights.reshape(-1)[: chunk.size] = _numbers(chunk.weights)
         sums = np.zeros((size, len(self.flat)))
-        count = max(1, min(torch.get_num_threads(), size // PART_TILES))
+        numbers = size * TILE * (self._rows + self._features)
+        count = max(1, min(torch.get_num_threads(), size, numbers // PART_NUMBERS))
         while len(self._works) < count:
             self._works.append(np.empty((2 * self._units + self._width + 1 + self._work_rows, TILE), np.float32))
         edges = [size * part // count for part in range(count + 1)]
@@ -176,11 +177,7 @@ class CompiledEngine(NetworkEngine):
                 written = np.empty((1, 0, 0), np.float32) if outputs is None else outputs[part]
                 self._kernels.add_gradients(*arguments, written, work[self._rows :])
 
-        if count == 1:
-            run(0)
-        else:
-            with ThreadPoolExecutor(count) as pool:
-                list(pool.map(run, range(count)))
+        share_out(run, count)
         for layer in self._network.layers if self._places else ():
             if layer.weight_part.start not in self._places:  # type: ignore[union-attr]  # left as it is: weight, then bias
                 part = slice(layer.weight_part.start, layer.bias_part.stop)  # type: ignore[union-attr]
