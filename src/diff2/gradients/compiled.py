@@ -32,7 +32,7 @@ from .transform import Factors, Transform
 CHUNK_TILES = 256  # tiles of 512 records in a chunk
 PART_NUMBERS = 1 << 20  # of a thread: numbers that its records and passes have at least
 MAX_FEATURES = 1024  # up to which it was measured to be the faster engine
-MAX_UNITS, MAX_OUTPUTS = 32, 12  # a norm adds up this many squares in one chain, whose rounding the slack covers
+MAX_UNITS, MAX_CHAIN = 32, 44  # units, and units with outputs: a norm is a chain of additions, and the slack covers it
 EPS, TINY = (np.float32(getattr(torch.finfo(torch.float32), name)) for name in ("eps", "tiny"))
 
 
@@ -98,9 +98,10 @@ class CompiledEngine(NetworkEngine):
         if len(flat.slices) != 4:
             return "a bias is missing or a parameter is frozen"
         shapes = [layer.weight.shape for layer in steps if isinstance(layer, nn.Linear)]
-        found, most = (shapes[0][1], *reversed(shapes[1])), (MAX_FEATURES, MAX_UNITS, MAX_OUTPUTS)
+        found = shapes[0][1], shapes[0][0], sum(shapes[1])
+        most = MAX_FEATURES, MAX_UNITS, MAX_CHAIN
         if any(one > limit for one, limit in zip(found, most, strict=True)):
-            return f"it takes at most {most} features, hidden units and outputs, and the model has {found}"
+            return f"it takes at most {most} features, units, and units with outputs, and the model has {found}"
         if not _installed():
             return "numba is not installed, or cannot be imported: pip install 'diff2[fast]'"
         return None
