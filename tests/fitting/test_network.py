@@ -325,12 +325,13 @@ def test_replacing_a_record_moves_the_gradients_by_at_most_what_is_stated(make, 
         assert farthest > 0.5
 
 
-def test_a_unit_of_several_records_moves_the_gradients_no_further():
-    """Two records of half the weight each are one unit."""
+@pytest.mark.parametrize("halved", [2, RECORDS])
+def test_a_unit_of_several_records_moves_the_gradients_no_further(halved):
+    """Two records of half the weight each are one unit; the others of their chunk may be such units, too."""
     learner = a_learner(nn.Linear(8, 1))
     asked = NetworkGradients(learner, learner.engine.flat.vector.clone(), None, 1e-3)
     weights = np.full(RECORDS, learner.heaviest)
-    weights[:2] /= 2
+    weights[:halved] /= 2
     sums = []
     for target in (1e9, -1e9):
         rows = rows_of(0)

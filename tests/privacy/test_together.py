@@ -96,5 +96,5 @@ def test_a_selection_holds_the_releases_of_its_winner():
     plan, winner = {("repeated", 4.0, 5.0): 1}, {("full", 1.0, 40.0): 50}
     both = Spent((plan, winner))
     assert together([both] * 8, 1e-5) == together([Spent((plan,))] * 8, 1e-5) < math.inf
-    dearer = {("full", 1.0, 1.0): 1}
-    assert together([Spent((plan, dearer))], 1e-5) == pytest.approx(gdp_epsilon(1.0, 1e-5), rel=1e-6)
+    for dearer in ({("full", 1.0, 1.0): 1}, {("fixed", 0.5, 1.0): 20}):
+        assert together([Spent((plan, dearer))], 1e-5) == price(dearer, 1e-5) > 2 * price(plan, 1e-5)
