@@ -19,7 +19,7 @@ from diff2.privacy import Budget, NoiseSource
 from diff2.privacy.accounting import gdp_epsilon
 from diff2.privacy.lines import chained
 from diff2.privacy.repeated import repeated_epsilon, repeated_mu, repetitions
-from diff2.tables.kinds import Number, Regression
+from diff2.tables.kinds import DATA, Number, Regression
 from diff2.tables.schema import Schema
 from fitted import few_trees
 
@@ -90,6 +90,16 @@ def test_the_time_in_the_ledger_is_not_that_of_the_repetition(monkeypatch):
         _, model = diff2.select(TABLE, CANDIDATES, epsilon=6.0, delta=1e-5, repetitions=8, seed=1)
     assert model.ledger.header["time"] == "2031-01-01T00:00:00+00:00"
     assert next(times) == "2031-01-01T00:00:02+00:00"  # one for each candidate, however many repetitions there were
+
+
+def test_a_candidate_that_was_read_off_the_data_is_a_leak_whoever_wins():
+    """Its bounds decide how well it does, hence whether the other wins: the guarantee of that one did not say so."""
+    known = {**CANDIDATES, "z": Schema({"z": Number(0.001, 0.999, source=DATA)}, "y", Regression(0, 4))}
+    with few_trees(), pytest.warns(diff2.PrivacyLeakWarning, match="column 'z'"):
+        name, model = diff2.select(TABLE, known, epsilon=6.0, delta=1e-5, repetitions=30)
+    assert name == "x"
+    assert not model.guarantee.private
+    assert "column 'z'" in str(model.guarantee)
 
 
 def test_a_project_counts_it_and_keeps_its_limit(tmp_path, monkeypatch):
