@@ -198,6 +198,18 @@ def test_where_the_number_of_records_is_secret_nothing_is_divided_by_it(tables, 
         assert document["guarantee"]["private"]
 
 
+@pytest.mark.parametrize(("sizes", "is_right"), [("50", False), ("[50, 50]", True), ("[50, 50, 50]", False)])
+def test_where_the_number_of_records_is_secret_that_of_clients_is_stated(tables, sizes, is_right):
+    """A record of a client of its own made all others weigh less: three clients in the place of two."""
+    table = pandas.read_csv(tables / "all.csv")
+    table.assign(person=["north", "south"] * 45).to_csv(tables / "all.csv", index=False)
+    poisson = 'name = "dpsgd"\nrounds = 2\nbatch_size = 20\nclip_gradient = 1.0\nsampling = "poisson"'
+    path = write(tables, poisson, rest=f"public_sizes = {sizes}", data=DATA + 'client_column = "person"')
+    result = diff2_here("train", path, "--out", tables / "run")
+    assert (result.exit_code == 0) == is_right, result.stderr
+    assert is_right or "public_sizes" in single_line(result.stderr)
+
+
 def test_train_shows_a_routine_inside_a_routine(tables):
     routine = 'name = "averaging"\n[routine.routine]\nname = "momentum"\nlearning_rate = 0.1'
     path = write(tables, DIFF2, routine, data=DATA + 'drop = ["person"]')

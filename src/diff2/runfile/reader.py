@@ -195,13 +195,15 @@ class RunFile:
     text: str = ""  # of the file
 
     def __post_init__(self) -> None:
-        by_number = [name for name in ("holdout", "clients") if getattr(self.data, name, None) is not None]
-        if by_number and self.privacy.public_sizes is not None:
-            raise InvalidArgument(
-                f"[data] {by_number[0]} divides the records by how many there are, so adding or removing one would "
-                "move all others, and public_sizes is to keep that number secret; leave it out, and give the records "
-                "of each client, without those held out, as files of their own"
-            )
+        sizes, named = self.privacy.public_sizes, ["holdout", "clients"]
+        named += ["client_column"] if isinstance(sizes, int) else []  # a list says how many clients there are
+        for name in named if sizes is not None else ():
+            if getattr(self.data, name, None) is not None:
+                raise InvalidArgument(
+                    f"[data] {name} divides the records by how many there are, which public_sizes is to keep secret: "
+                    "one record would move all others. Give each client, and what is held out, a file of its own; or, "
+                    "with client_column, public_sizes as a list"
+                )
 
     @property
     def protection(self) -> Protection:
