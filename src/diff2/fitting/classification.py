@@ -38,7 +38,6 @@ from .trees import TREE_SHARE, Leafing, questions_of, tree_count, with_trees
 
 SHARES = {"target": 0.01, "histogram": 0.05, "whitening": 0.05, "gram": 0.20, "lengths": 0.15}
 MAX_ROUNDS = 32
-FEW_ROUNDS = 6
 MAX_FEATURES = 200
 MOST_CLIPPED, LEAST_UNEVEN = 0.15, 0.05  # of the sum of residuals
 LINEAR_BELOW = 600  # records times mu
@@ -131,29 +130,28 @@ def _descended(
     *,
     seen: bool,
 ) -> LinearModel:
-    """Return the mean of the last half of the iterates, drawn back to the prior."""
+    """Return what descent finds, drawn back to the prior."""
     classes = len(prior)
     rounds, step = _pace(centred, prior, left, weight, radius)
     design = replace(design, matrix=centred.matrix, centre=centred.mean)
     radius *= math.sqrt(centred.dimension)
     theta, offset = np.zeros((len(centred.matrix), classes)), np.log(prior)
     total, first = np.zeros_like(theta), rounds // 2
-    curvature = centred.curvature * prior_curvature(prior)
-    shrinkage, before = Shrinkage(np.repeat(curvature, classes), doubt=1.0), np.zeros_like(theta)
     restraint = Restraint(centred.curvature, prior, rounds, step)
+    contrasts, ahead = restraint.contrasts, np.clip(1 - step * restraint.curvature.ravel(), 0.0, 1.0)
+    shrinkage = Shrinkage(restraint.curvature.ravel(), doubt=1.0)
     for round in range(rounds):
         answer = ask(ClippedDescent(Residuals(design, theta, offset), radius), math.sqrt(left / rounds))
         direction = answer.value.reshape(theta.shape)
         direction = direction - direction.mean(axis=1, keepdims=True)
-        if round >= max(1, first if rounds >= FEW_ROUNDS else 1):
-            shrinkage.see((before / round).ravel(), theta.ravel(), direction.ravel(), answer.noise_std)
+        shrinkage.see((theta @ contrasts).ravel(), (direction @ contrasts).ravel(), answer.noise_std, ahead**round)
         restraint.see(theta, direction, answer.noise_std)
         theta = theta + step * direction
-        before += theta
         if round >= first:
             total += theta / (rounds - first)
-    factors = shrinkage.factors().reshape(total.shape) if seen else restraint.factor(total, weight)
-    return LinearModel(design, total * factors, offset)
+    if seen:
+        return LinearModel(design, shrinkage.estimate(weight, step).reshape(len(theta), -1) @ contrasts.T, offset)
+    return LinearModel(design, total * restraint.factor(total, weight), offset)
 
 
 def _prepared(
