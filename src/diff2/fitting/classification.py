@@ -21,7 +21,6 @@ from .linear import LinearModel
 from .preparation import Preparation, Projections, whitening_of, whitening_seen
 from .restraint import Restraint
 from .second_moment import ROOT, as_matrix
-from .shrinking import Shrinkage
 from .statistics import (
     FREE,
     ClassShares,
@@ -116,7 +115,7 @@ def _linear(
     else:
         lengths = ask(FeatureLengths(design), mu * math.sqrt(SHARES["lengths"]))
         centred = Centred.of_lengths(lengths.value, lengths.noise_std)
-    return _descended(ask, left, weight, design, centred, prior, radius, seen=seen)
+    return _descended(ask, left, weight, design, centred, prior, radius)
 
 
 def _descended(
@@ -127,10 +126,8 @@ def _descended(
     centred: Centred,
     prior: np.ndarray,
     radius: float,
-    *,
-    seen: bool,
 ) -> LinearModel:
-    """Return what descent finds, drawn back to the prior."""
+    """Return the mean of the last half of the iterates, drawn back to the prior."""
     classes = len(prior)
     rounds, step = _pace(centred, prior, left, weight, radius)
     design = replace(design, matrix=centred.matrix, centre=centred.mean)
@@ -138,19 +135,14 @@ def _descended(
     theta, offset = np.zeros((len(centred.matrix), classes)), np.log(prior)
     total, first = np.zeros_like(theta), rounds // 2
     restraint = Restraint(centred.curvature, prior, rounds, step)
-    contrasts, ahead = restraint.contrasts, np.clip(1 - step * restraint.curvature.ravel(), 0.0, 1.0)
-    shrinkage = Shrinkage(restraint.curvature.ravel(), doubt=1.0)
     for round in range(rounds):
         answer = ask(ClippedDescent(Residuals(design, theta, offset), radius), math.sqrt(left / rounds))
         direction = answer.value.reshape(theta.shape)
         direction = direction - direction.mean(axis=1, keepdims=True)
-        shrinkage.see((theta @ contrasts).ravel(), (direction @ contrasts).ravel(), answer.noise_std, ahead**round)
         restraint.see(theta, direction, answer.noise_std)
         theta = theta + step * direction
         if round >= first:
             total += theta / (rounds - first)
-    if seen:
-        return LinearModel(design, shrinkage.estimate(weight, step).reshape(len(theta), -1) @ contrasts.T, offset)
     return LinearModel(design, total * restraint.factor(total, weight), offset)
 
 

@@ -1,4 +1,4 @@
-"""How much of a classification of few records is kept, from the directions that it was learnt from."""
+"""How much of a classification is kept, from the directions that it was learnt from."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ class Restraint:
 
     def __init__(self, curvature: np.ndarray, prior: np.ndarray, rounds: int, step: float):
         slopes, vectors = np.linalg.eigh(np.diag(prior) - np.outer(prior, prior))
-        self.contrasts = vectors[:, 1:]  # all but the sum of the classes
-        self.curvature = curvature[:, None] * np.maximum(slopes[1:], 1e-12)
-        ahead = np.clip(1 - step * self.curvature, 0.0, 1.0)
+        self._contrasts = vectors[:, 1:]  # all but the sum of the classes
+        self._curvature = curvature[:, None] * np.maximum(slopes[1:], 1e-12)
+        ahead = np.clip(1 - step * self._curvature, 0.0, 1.0)
         gone = np.mean([1 - ahead ** (round + 1) for round in range(rounds // 2, rounds)], axis=0)
-        self._response = np.where(self.curvature > 1e-12, gone / np.maximum(self.curvature, 1e-12), 0.0)
-        self._sum, self._variance, self._rounds = np.zeros_like(self.curvature), 0.0, rounds
+        self._response = np.where(self._curvature > 1e-12, gone / np.maximum(self._curvature, 1e-12), 0.0)
+        self._sum, self._variance, self._rounds = np.zeros_like(self._curvature), 0.0, rounds
 
     def see(self, theta: np.ndarray, direction: np.ndarray, noise_std: float) -> None:
         """Take in the direction that was released at ``theta``."""
-        self._sum += direction @ self.contrasts + self.curvature * (theta @ self.contrasts)
+        self._sum += direction @ self._contrasts + self._curvature * (theta @ self._contrasts)
         self._variance += noise_std**2
 
     def factor(self, theta: np.ndarray, weight: float) -> float:
         """Return the factor for the mean of the last half of the iterates; ``weight`` is the largest of a record."""
-        found, noise = theta @ self.contrasts, self._variance / self._rounds**2
-        square = float(np.sum(self.curvature * found**2))
+        found, noise = theta @ self._contrasts, self._variance / self._rounds**2
+        square = float(np.sum(self._curvature * found**2))
         if square <= 0:
             return 1.0
         product = float(np.sum(found * self._sum)) / self._rounds
-        product -= float(np.sum(self._response * (noise + weight * self.curvature)))
+        product -= float(np.sum(self._response * (noise + weight * self._curvature)))
         deviation = noise * math.sqrt(2 * float(np.sum(self._response**2))) / square
         share = (USUAL * deviation**2 + product / square * DEVIATION**2) / (deviation**2 + DEVIATION**2)
         return min(max(share, 0.0), 1.0)

@@ -30,13 +30,10 @@ class Shrinkage:
 
     One family of factors is searched: those of a larger ridge, times a number from 0 to 1. Without ``scale`` it is the
     number alone.
-
-    For classes the curvature at the prior is too large where the model is sure, and clipping is public and coarse: they
-    have the benefit of the doubt, one deviation of the noise of all products.
     """
 
-    def __init__(self, curvature: np.ndarray, scale: np.ndarray | None = None, doubt: float = 0.0):
-        self._curvature, self._scale, self._doubt = np.maximum(curvature, FLAT), scale, doubt
+    def __init__(self, curvature: np.ndarray, scale: np.ndarray | None = None):
+        self._curvature, self._scale = np.maximum(curvature, FLAT), scale
         self._thetas, self._directions, self._aheads = (np.zeros_like(curvature) for _ in range(3))
         self._precision, self._rounds = 0.0, 0
 
@@ -49,26 +46,25 @@ class Shrinkage:
         self._precision += precision
         self._rounds += 1
 
-    def estimate(self, by_heart: float = 0.0, step: float = 1.0) -> np.ndarray:
+    def estimate(self, by_heart: float = 0.0) -> np.ndarray:
         """Return the estimate, drawn back.
 
         Args:
             by_heart: variance of a record's residual times the largest weight of a record.
-            step: length of the steps.
         """
         theta, direction, ahead = (one / self._precision for one in (self._thetas, self._directions, self._aheads))
-        further = np.clip(1 - step * self._curvature, 0.0, 1.0) ** max(1.0, FURTHER * self._rounds)
+        further = np.clip(1 - self._curvature, 0.0, 1.0) ** max(1.0, FURTHER * self._rounds)
         found = theta + (1 - further) / self._curvature * direction
         learned = 1 - further * np.clip(ahead, 0.0, 1.0)
         noise = learned / self._curvature / self._precision
         products = found * (direction + self._curvature * theta) - noise - by_heart * learned
-        return found * self._factors(products, self._curvature * found**2, noise)
+        return found * self._factors(products, self._curvature * found**2)
 
-    def _factors(self, products: np.ndarray, squares: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    def _factors(self, products: np.ndarray, squares: np.ndarray) -> np.ndarray:
         factors, best = np.ones_like(products), math.inf
         for shape in self._shapes():
             square = max(float(shape**2 @ squares), 1e-300)
-            product = float(shape @ products) + self._doubt * math.sqrt(2 * float(np.sum((shape * noise) ** 2)))
+            product = float(shape @ products)
             factor = min(max(product / square, 0.0), 1.0)
             error = factor**2 * square - 2 * factor * product
             if error < best:
