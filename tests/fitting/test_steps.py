@@ -227,8 +227,15 @@ class TestRestraint:
 
     def test_what_was_learnt_by_heart_counts_less(self):
         restraint, theta = Restraint(np.ones(5), self.PRIOR, 1, 1.0), np.outer(np.ones(5), [-1.0, 1.0])
-        restraint.see(np.zeros((5, 2)), 0.5 * theta, 1e-3)
+        restraint.see(np.zeros((5, 2)), 0.05 * theta, 1e-3)
         assert restraint.factor(theta, 0.5) < restraint.factor(theta, 0.0)
+
+    def test_a_loss_that_curves_less_where_the_model_is_sure_draws_nothing_back(self):
+        """Red where the square is that of the curvature at the prior: the factor was .1, and digits lost."""
+        curvature, theta = np.ones(5), 10 * np.outer(np.ones(5), [-1.0, 1.0])
+        restraint = Restraint(curvature, self.PRIOR, 1, 1.0)
+        restraint.see(np.zeros((5, 2)), 0.024 * theta, 1e-6)
+        assert restraint.factor(theta, 0.01) > 0.95
 
 
 class TestShrinkage:
