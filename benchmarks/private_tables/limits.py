@@ -50,7 +50,7 @@ def without_clipping() -> Iterator[None]:
 
     with (
         without_noise(("descent", "leaves")),
-        patch.object(descent, "radius_from", largest),
+        patch.object(descent, "quiet_radius", lambda counts, edges, *_: (float(edges[-1]), 1.0)),
         patch.object(trees, "radius_from", largest),
         patch.object(classification, "ClippedDescent", lambda of, radius: ClippedDescent(of, UNCLIPPED * radius)),
         patch.object(

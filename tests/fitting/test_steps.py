@@ -9,6 +9,7 @@ from diff2.fitting.asking import Answer
 from diff2.fitting.centred import Centred, gram_seen
 from diff2.fitting.classification import fit_classification, most_uneven, public_radius
 from diff2.fitting.descent import CautiousStep
+from diff2.fitting.linear import half_octaves, quiet_radius, radius_from
 from diff2.fitting.preparation import Preparation
 from diff2.fitting.regression import MAX_ROUNDS, fit_regression, share_of_mean
 from diff2.fitting.restraint import Restraint
@@ -184,6 +185,14 @@ class TestCautiousStep:
         assert max(size) <= 5.0
         assert size[-1] < 0.8
 
+    def test_directions_divided_by_the_share_that_is_kept_do_not_grow_where_all_are_kept_later(self):
+        """Red with a safe step that is not times that share: it grew without end."""
+        safe, theta, curvature = CautiousStep(0.95), np.ones(2), np.array([2.0, 0.1])
+        for _ in range(200):
+            direction = -curvature * theta / 0.4
+            theta = theta + safe.after(Answer(direction, 1e-9), 0.4) * direction
+        assert np.abs(theta).max() < 1.0
+
     def test_noise_alone_leaves_the_step_at_one(self):
         rng, step = np.random.default_rng(0), CautiousStep(0.1)
         assert all(step.after(Answer(rng.standard_normal(200), 1.0)) == 1.0 for _ in range(500))
@@ -218,25 +227,56 @@ class TestRestraint:
 
     def test_what_was_learnt_by_heart_counts_less(self):
         restraint, theta = Restraint(np.ones(5), self.PRIOR, 1, 1.0), np.outer(np.ones(5), [-1.0, 1.0])
-        restraint.see(np.zeros((5, 2)), 0.5 * theta, 1e-3)
+        restraint.see(np.zeros((5, 2)), 0.05 * theta, 1e-3)
         assert restraint.factor(theta, 0.5) < restraint.factor(theta, 0.0)
+
+    def test_a_loss_that_curves_less_where_the_model_is_sure_draws_nothing_back(self):
+        """Red where the square is that of the curvature at the prior: the factor was .1, and digits lost."""
+        curvature, theta = np.ones(5), 10 * np.outer(np.ones(5), [-1.0, 1.0])
+        restraint = Restraint(curvature, self.PRIOR, 1, 1.0)
+        restraint.see(np.zeros((5, 2)), 0.024 * theta, 1e-6)
+        assert restraint.factor(theta, 0.01) > 0.95
 
 
 class TestShrinkage:
+    @staticmethod
+    def descended(curvature, best, noises, rng, **options):
+        """Return the estimate from descent on a quadratic loss, and the mean of the last half of the iterates."""
+        shrinkage, theta, total = Shrinkage(curvature, **options), np.zeros_like(best), np.zeros_like(best)
+        ahead, first = np.ones_like(best), len(noises) // 2
+        for round, noise in enumerate(noises):
+            direction = curvature * (best - theta) + noise * rng.standard_normal(len(best))
+            shrinkage.see(theta, direction, noise, ahead)
+            theta, ahead = theta + direction, ahead * (1 - curvature)
+            total += theta * (round >= first) / (len(noises) - first)
+        return shrinkage.estimate(), total
+
     @pytest.mark.parametrize("scale", [None, np.ones(200)])
     def test_iterates_of_noise_are_drawn_to_zero_and_others_are_not(self, scale):
-        rng, curvature = np.random.default_rng(1), np.full(200, 0.5)
-        for truth, value in ((0.0, 0.0), (3.0, 1.0)):
-            shrinkage, theta, total = Shrinkage(curvature, scale), np.zeros(200), np.zeros(200)
-            best = np.zeros(200)
-            best[0] = truth * 10
-            for round in range(20):
-                answer = Answer(curvature * (best - theta) + rng.standard_normal(200), 1.0)
-                if round:
-                    shrinkage.see(total / round, theta, answer.value)
-                theta = theta + answer.value
-                total += theta
-            assert shrinkage.factors() == pytest.approx(np.full(200, value), abs=0.35)
+        """Red where the noise that the estimate and its directions share is not taken off: noise is kept whole."""
+        rng, curvature, best = np.random.default_rng(1), np.full(200, 0.5), np.zeros(200)
+        noise, _ = self.descended(curvature, best, np.ones(20), rng, scale=scale)
+        assert np.linalg.norm(noise) < 1.5  # of 6
+        best[0] = 30.0
+        found, _ = self.descended(curvature, best, np.ones(20), rng, scale=scale)
+        assert found[0] == pytest.approx(30.0, rel=0.1)
+
+    @pytest.mark.parametrize("noises", [np.ones(8), np.r_[np.full(4, 3.0), np.full(4, 1.0)]])
+    def test_all_rounds_count_by_their_precision(self, noises):
+        """Red with the mean of the last half of the iterates, or of all rounds alike."""
+        rng, best = np.random.default_rng(2), np.full(5000, 50.0)
+        for curvature in (0.95, 0.5):
+            found, half = self.descended(np.full(5000, curvature), best, noises, rng)
+            assert found.std() / found.mean() < 0.97 * half.std() / half.mean()
+        found, half = self.descended(np.full(5000, 0.95), best, noises, rng)
+        least = 1 / np.sqrt(np.sum(noises**-2.0)) / 0.95 / 50  # the noise of all rounds together
+        assert found.std() / found.mean() == pytest.approx(least, rel=0.05)
+
+    def test_a_loss_that_hardly_curves_and_rounds_without_noise(self):
+        rng, curvature, best = np.random.default_rng(3), np.r_[np.zeros(3), np.ones(3)], np.ones(6)
+        found, _ = self.descended(curvature, best, np.zeros(5), rng)
+        assert np.isfinite(found).all()
+        assert found[3:] == pytest.approx(np.ones(3))
 
     def test_what_was_learnt_by_heart_is_taken_back_where_features_vary_little(self):
         """Red without the term for it: all factors were one, and the error on other records was .33 in place of .04."""
@@ -247,8 +287,37 @@ class TestShrinkage:
         target = psi @ best + rng.standard_normal(records)
         found = np.linalg.solve(psi.T @ psi, psi.T @ target)
         shrinkage = Shrinkage(np.ones(size), scale)
-        shrinkage.see(found, found, np.zeros(size), learned=1.0)
-        factors = shrinkage.factors(1 / records)
-        assert factors[:5].min() > 0.8
-        assert factors[5:].max() < 0.4
-        assert np.sum((factors * found - best) ** 2) < 0.15 < np.sum((found - best) ** 2)
+        shrinkage.see(found, np.zeros(size), 1e-9, np.zeros(size))
+        kept = shrinkage.estimate(1 / records)
+        assert (kept / found)[:5].min() > 0.8
+        assert (kept / found)[5:].max() < 0.4
+        assert np.sum((kept - best) ** 2) < 0.15 < np.sum((found - best) ** 2)
+
+
+class TestQuietRadius:
+    EDGES = half_octaves(8.0, 30)
+
+    def of(self, values, noise):
+        counts = np.bincount(np.searchsorted(self.EDGES, np.abs(values)), minlength=len(self.EDGES) + 1) / len(values)
+        return quiet_radius(counts, self.EDGES, 1e-4, noise)
+
+    def test_the_louder_the_noise_the_smaller_it_is_and_never_larger_than_what_most_are_below(self):
+        values = np.random.default_rng(0).standard_normal(20_000)
+        found = [self.of(values, noise) for noise in (0.0, 1e-4, 1e-2, 1.0)]
+        radii, kept = zip(*found, strict=True)
+        assert list(radii) == sorted(radii, reverse=True)
+        assert radii[0] == radius_from(np.histogram(np.abs(values), [0, *self.EDGES, 99])[0] / 20_000, self.EDGES, 1e-4)
+        assert radii[-1] < 0.5 * radii[0]
+        for radius, share in found:
+            assert share == pytest.approx(np.mean(np.abs(values) <= radius), abs=0.01)
+        assert min(kept) >= 0.4
+
+    def test_heavy_tails_keep_it_larger(self):
+        """Red without the cost of what is clipped."""
+        rng = np.random.default_rng(1)
+        normal, heavy = rng.standard_normal(20_000), 0.5 * np.exp(1.2 * rng.standard_normal(20_000))
+        ratios = [self.of(values, 3e-3)[0] / self.of(values, 1.0)[0] for values in (normal, heavy)]
+        assert ratios[1] > ratios[0]
+
+    def test_noise_that_hides_all_leaves_what_there_is(self):
+        assert quiet_radius(np.zeros(31), self.EDGES, 1.0, 1.0) == (8.0, 1.0)

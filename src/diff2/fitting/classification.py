@@ -21,7 +21,6 @@ from .linear import LinearModel
 from .preparation import Preparation, Projections, whitening_of, whitening_seen
 from .restraint import Restraint
 from .second_moment import ROOT, as_matrix
-from .shrinking import Shrinkage
 from .statistics import (
     FREE,
     ClassShares,
@@ -38,7 +37,6 @@ from .trees import TREE_SHARE, Leafing, questions_of, tree_count, with_trees
 
 SHARES = {"target": 0.01, "histogram": 0.05, "whitening": 0.05, "gram": 0.20, "lengths": 0.15}
 MAX_ROUNDS = 32
-FEW_ROUNDS = 6
 MAX_FEATURES = 200
 MOST_CLIPPED, LEAST_UNEVEN = 0.15, 0.05  # of the sum of residuals
 LINEAR_BELOW = 600  # records times mu
@@ -117,7 +115,7 @@ def _linear(
     else:
         lengths = ask(FeatureLengths(design), mu * math.sqrt(SHARES["lengths"]))
         centred = Centred.of_lengths(lengths.value, lengths.noise_std)
-    return _descended(ask, left, weight, design, centred, prior, radius, seen=seen)
+    return _descended(ask, left, weight, design, centred, prior, radius)
 
 
 def _descended(
@@ -128,8 +126,6 @@ def _descended(
     centred: Centred,
     prior: np.ndarray,
     radius: float,
-    *,
-    seen: bool,
 ) -> LinearModel:
     """Return the mean of the last half of the iterates, drawn back to the prior."""
     classes = len(prior)
@@ -138,22 +134,16 @@ def _descended(
     radius *= math.sqrt(centred.dimension)
     theta, offset = np.zeros((len(centred.matrix), classes)), np.log(prior)
     total, first = np.zeros_like(theta), rounds // 2
-    curvature = centred.curvature * prior_curvature(prior)
-    shrinkage, before = Shrinkage(np.repeat(curvature, classes), doubt=1.0), np.zeros_like(theta)
     restraint = Restraint(centred.curvature, prior, rounds, step)
     for round in range(rounds):
         answer = ask(ClippedDescent(Residuals(design, theta, offset), radius), math.sqrt(left / rounds))
         direction = answer.value.reshape(theta.shape)
         direction = direction - direction.mean(axis=1, keepdims=True)
-        if round >= max(1, first if rounds >= FEW_ROUNDS else 1):
-            shrinkage.see((before / round).ravel(), theta.ravel(), direction.ravel(), answer.noise_std)
         restraint.see(theta, direction, answer.noise_std)
         theta = theta + step * direction
-        before += theta
         if round >= first:
             total += theta / (rounds - first)
-    factors = shrinkage.factors().reshape(total.shape) if seen else restraint.factor(total, weight)
-    return LinearModel(design, total * factors, offset)
+    return LinearModel(design, total * restraint.factor(total, weight), offset)
 
 
 def _prepared(

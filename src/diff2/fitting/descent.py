@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .asking import Answer, Ask
-from .linear import clipped_size, half_octaves, radius_from
+from .linear import clipped_size, half_octaves, quiet_radius
 from .second_moment import noise_norm
 from .shrinking import Shrinkage
 from .statistics import ClippedDescent, Design, MeanResidual, NormHistogram, Residuals
@@ -17,6 +17,7 @@ from .statistics import ClippedDescent, Design, MeanResidual, NormHistogram, Res
 LOOKS = (0, 1, 2, 4, 8, 16)  # rounds at which the radius is found again
 NORM_BINS = 30
 NORMS_SHARE, MEAN_RESIDUAL_SHARE = 0.02, 0.05
+SMALL, SMALL_KEPT = 0.7, 0.5  # a radius in mean residuals, and the share of normal ones that it keeps whole, about
 
 
 class Whitener(NamedTuple):
@@ -88,7 +89,7 @@ class Descent(NamedTuple):
     def run(
         self, ask: Ask, residuals_at: Callable[[np.ndarray], Residuals], longest: float, *, linear: bool = True
     ) -> tuple[np.ndarray, float]:
-        """Return the mean of the last half of the iterates, and about the deviation of the residuals.
+        """Return the estimate from all rounds, and about the deviation of the residuals.
 
         Args:
             longest: bound of the first residuals.
@@ -98,29 +99,30 @@ class Descent(NamedTuple):
         looks = [round for round in LOOKS[: self.looks] if round < rounds]
         # The longest gradient of the first round: the longest residual times the longest features.
         edges = half_octaves(longest / math.sqrt(whitener.ridge + float(whitener.values.min())), NORM_BINS)
-        radius, theta, total = float(edges[-1]), np.zeros(len(whitener.values)), np.zeros(len(whitener.values))
-        curvature, step, averaged, size = whitener.curvature, CautiousStep(whitener.safe_step), 0, longest
+        radius, kept, theta = float(edges[-1]), 1.0, np.zeros(len(whitener.values))
+        curvature, step, size = whitener.curvature, CautiousStep(whitener.safe_step), longest
         shrinkage = Shrinkage(curvature, whitener.values + whitener.ridge if linear else None)
-        ahead, all_ahead = np.ones_like(theta), np.zeros_like(theta)  # the share of the way that is still to go
+        ahead = np.ones_like(theta)  # the share of the way that is still to go
+        # A gradient is the residual times features whose squared length is about the sum of their curvatures.
+        squared = float(curvature.sum())
         if not looks:
             mean = ask(MeanResidual(residuals_at(theta), longest), math.sqrt(self.norms))
-            size = max(float(mean.value[0]), mean.noise_std)
-            radius = min(radius, 1.5 * size * math.sqrt(whitener.effective_dimension))
+            size, kept = max(float(mean.value[0]), mean.noise_std), SMALL_KEPT
+            radius = min(radius, SMALL * size * math.sqrt(whitener.effective_dimension))
         for round in range(rounds):
             residuals = residuals_at(theta)
             if round in looks:
                 counts = ask(NormHistogram(residuals, edges), math.sqrt(self.norms / len(looks)))
-                radius = min(radius, radius_from(counts.value, edges, counts.noise_std))
-                # A gradient is the residual times features whose squared length is about the sum of their curvatures.
-                size = clipped_size(counts.value, edges, counts.noise_std, radius) / math.sqrt(float(curvature.sum()))
+                noise = (2 * self.weight * squared) ** 2 / self.left
+                found, share = quiet_radius(counts.value, edges, counts.noise_std, noise)
+                radius, kept = (found, share) if found <= radius else (radius, kept)
+                size = clipped_size(counts.value, edges, counts.noise_std, radius) / kept / math.sqrt(squared)
             answer = ask(ClippedDescent(residuals, radius), math.sqrt(self.left / rounds))
-            if averaged:
-                shrinkage.see(total / averaged, theta, answer.value, learned=1 - all_ahead / averaged)
-            length = step.after(answer)
+            answer = Answer(answer.value / kept, answer.noise_std / kept)
+            shrinkage.see(theta, answer.value, answer.noise_std, ahead)
+            length = step.after(answer, kept)
             theta, ahead = theta + length * answer.value, ahead * (1 - length * curvature)
-            if round >= rounds // 2:
-                total, all_ahead, averaged = total + theta, all_ahead + ahead, averaged + 1
-        return total / averaged * shrinkage.factors(self.weight * size**2 if linear else 0.0), size
+        return shrinkage.estimate(self.weight * size**2 if linear else 0.0), size
 
 
 class CautiousStep:
@@ -139,22 +141,25 @@ class CautiousStep:
     .. math::
         |\theta_k - \theta^*| \le |\theta_0 - \theta^*| + a \sum_{j<k} |\xi_j|.
 
-    Whatever the noise was, and before the step is a safe one, a round moves :math:`\theta` by at most C and its noise:
-    iterates grow no faster than by that sum, never geometrically. Trees change an output by at most 0.7 of a radius.
+    Directions are divided by the share k of the gradients that are not clipped, so the safe step is times k.
+
+    Whatever the noise was, and before the step is a safe one, a round moves :math:`\theta` by at most C / k and its
+    noise: iterates grow no faster than by that sum, never geometrically. Trees change an output by at most 0.7 of a
+    radius.
     """
 
     def __init__(self, safe: float):
         self._safe = safe
-        self._step = 1.0
+        self._careful = False
         self._before: Answer | None = None
 
-    def after(self, answer: Answer) -> float:
-        """Return the length of the step along this direction."""
+    def after(self, answer: Answer, kept: float = 1.0) -> float:
+        """Return the length of the step along this direction, which was divided by ``kept``."""
         if self._before is not None:
             product = float(self._before.value @ answer.value)
             noise = self._before.noise_std * answer.noise_std * math.sqrt(len(answer.value))
             noise += (self._before.noise_std + answer.noise_std) * float(np.linalg.norm(answer.value))
             if product < -3 * noise:
-                self._step = min(self._step, self._safe)
+                self._careful = True
         self._before = answer
-        return self._step
+        return self._safe * kept if self._careful else 1.0

@@ -26,7 +26,7 @@ from .trees import TREE_SHARE, Leafing, questions_of, tree_count, with_trees
 
 SHARES = {"histogram": 0.05, "whitening": 0.05, "target": 0.005, "gram": 0.20}
 MAX_ROUNDS = 160
-MOST_FOR_MEAN = 0.5
+MOST_FOR_MEAN = 0.15
 LINEAR_BELOW = 600  # records times mu
 LARGEST = 2.0  # radius of the residuals that trees see, in deviations
 
