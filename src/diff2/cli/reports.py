@@ -117,7 +117,7 @@ def show_account(ledger: Ledger, path: Path, delta: float) -> None:
         {
             "file": str(path),
             "state": "complete" if ledger.complete else "not complete: the run is in progress, or was interrupted",
-            "releases": count_of_releases(len(ledger), ledger.header["planned"]["releases"]),
+            "releases": count_of_releases(len(ledger), ledger.header["planned"]["releases"]).removesuffix(" releases"),
             "epsilon": f"{epsilon_text(stated)} at delta {delta:g}",
             **({"released so far": f"epsilon {epsilon_text(released)}, not a guarantee"} if less else {}),
             "budget": f"{budget['epsilon']} at delta {budget['delta']:g}",
