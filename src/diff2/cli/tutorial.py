@@ -49,9 +49,7 @@ def tutorial(
         (out / "people.schema.toml").write_text(SCHEMA, encoding="utf-8")
         (out / "people.csv").write_text(made_up(4000), encoding="utf-8")
         (out / "new.csv").write_text("age,smoker\n30,no\n80,yes\n", encoding="utf-8")
-        typer.echo(
-            f"In {out}: people.csv, 4,000 made-up people; people.schema.toml, what everybody knows about them."
-        )
+        typer.echo(f"In {out}: people.csv, 4,000 made-up people; people.schema.toml, what everybody knows about them.")
         for why, words in STEPS.items():
             typer.secho(f"\n# {why}\n$ {command('diff2', *words.split())}", bold=True)
             ended = subprocess.run([sys.executable, "-m", "diff2", *words.split()], cwd=out, check=False)
