@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..runfile.run import FinishedRun
 
 
-NOUNS = {"local": "local steps"}
+NOUNS = {"local": "local step"}
 BATCHES = {"fixed": "batches drawn without replacement", "poisson": "Poisson batches"}
 GROWTH_LIMIT = 2.0  # of the estimate in a cycle, by noise; beyond, the preview says so
 
@@ -222,7 +222,7 @@ def _clients(population: Population) -> str:
 
 
 def _alike(kind: AlikeReleases) -> str:
-    purpose = NOUNS.get(kind.purpose, f"{kind.purpose}s")
+    purpose = NOUNS.get(kind.purpose, kind.purpose) + ("s" if kind.count > 1 else "")
     rate = "" if kind.sampling == "full" else f" ({BATCHES[kind.sampling]}, rate {kind.rate:.3g})"
     return f"{kind.count:,} {purpose}{rate}"
 
