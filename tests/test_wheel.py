@@ -82,6 +82,7 @@ def test_the_wheel_holds_both_packages_their_data_and_nothing_else(wheel):
 def test_a_table_becomes_a_model_that_is_verified(diff2):
     for words in (
         ["doctor"],
+        ["tutorial", "first"],
         ["schema", "people.csv", "--target", "visits"],
         ["plan", "--schema", "schema.toml", "--records", "500", "--epsilon", "1"],
         ["fit", "people.csv", "--schema", "schema.toml", "--epsilon", "1", "--out", "model"],

@@ -9,13 +9,15 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
+from functools import partial
 from typing import Any, TypeVar
 
-from ._validate import nearest
+from ._validate import gathering, nearest
 from .errors import InvalidArgument
 
 T = TypeVar("T")
 
+ABSENT = type("Absent", (), {"__repr__": lambda self: "(absent)"})()  # stands for a value that is missing or wrong
 PLAIN: dict[Any, str] = {int: "a whole number", bool: "true or false", str: "text in quotes"}
 
 
@@ -35,13 +37,13 @@ class Problems:
     def __init__(self) -> None:
         self.found: list[InvalidArgument] = []
 
-    def trying(self, make: Callable[[], T]) -> T | None:
-        """Return what is made; None where that is not possible, which is noted."""
+    def trying(self, make: Callable[[], T], otherwise: T | None = None) -> T | None:
+        """Return what is made; where that is not possible, note it and return ``otherwise``."""
         try:
             return make()
         except InvalidArgument as error:
             self.found += getattr(error, "parts", [error])
-            return None
+            return otherwise
 
     def refuse(self) -> None:
         """Raise what was noted, if anything: one error as it is, several as a list."""
@@ -53,14 +55,17 @@ class Problems:
             raise error from None
 
 
-def from_table(cls: type[T], name: str, table: Mapping[str, Any], *, build: bool = True, **given: Any) -> T:
+def from_table(cls: type[T], name: str, table: Mapping[str, Any], **given: Any) -> T:
     """Return ``cls`` built from a table; fields in ``given`` come from elsewhere and are not keys.
 
-    Args:
-        cls: a dataclass.
-        name: of the table, for messages.
-        table: what the file says.
-        build: False checks the keys alone, where what else is needed is missing; what is returned is of no use then.
+    >>> from diff2.runfile.reader import PrivacySettings
+    >>> from_table(PrivacySettings, "privacy", {"epsilon": 0, "unit": "people", "strit": True})
+    Traceback (most recent call last):
+    diff2.errors.InvalidArgument: 4 things are wrong:
+    - [privacy] has no key 'strit'; did you mean 'strict'? (known keys: epsilon, delta, accounting, unit, strict, ...)
+    - [privacy] needs the key 'delta'; add a line: delta = ...
+    - [privacy] expected unit to be one of ['record', 'client'], got unit='people'
+    - [privacy] expected epsilon > 0, got epsilon=0.0
     """
     known = {field.name: field for field in fields(cls) if field.init and field.name not in given}  # type: ignore[arg-type]
     problems, meant = Problems(), set[str]()
@@ -69,19 +74,22 @@ def from_table(cls: type[T], name: str, table: Mapping[str, Any], *, build: bool
             hint = nearest(key, known)
             meant |= {other for other in known if repr(other) in hint}  # not missing as well
             problems.found.append(InvalidArgument(f"[{name}] has no key {key!r}{hint}{_choices(known)}"))
-    for key, field in known.items():
-        if key not in table and key not in meant and _required(field):
-            problems.found.append(InvalidArgument(f"[{name}] needs the key {key!r}; add a line: {key} = ..."))
     hints, values = typing.get_type_hints(cls), dict[str, Any]()
-    for key in (key for key in table if key in known):
-        values[key] = problems.trying(lambda key=key: convert(f"[{name}] {key}", table[key], hints[key]))  # type: ignore[misc]
+    for key, field in known.items():
+        if key in table:
+            values[key] = problems.trying(partial(convert, f"[{name}] {key}", table[key], hints[key]), ABSENT)
+        elif _required(field):
+            values[key] = ABSENT
+            if key not in meant:
+                problems.found.append(InvalidArgument(f"[{name}] needs the key {key!r}; add a line: {key} = ..."))
+    found = list(problems.found)
+    with gathering(found):
+        built = cls(**values, **given)
+    known_wrong = len(problems.found)  # if there are any, messages about their stand-ins say nothing new
+    said = [error for error in found[known_wrong:] if not (known_wrong and repr(ABSENT) in str(error))]
+    problems.found += [type(error)(f"[{name}] {error}") for error in said]
     problems.refuse()
-    if not build:
-        return None  # type: ignore[return-value]
-    try:
-        return cls(**values, **given)
-    except InvalidArgument as error:
-        raise type(error)(f"[{name}] {error}") from None
+    return built
 
 
 def convert(where: str, value: Any, hint: Any) -> Any:
@@ -103,10 +111,7 @@ got [3, 3, 3]
         if not isinstance(value, dict):
             raise _wrong(where, hint, value)
         problems = Problems()
-        found = {
-            key: problems.trying(lambda key=key, item=item: convert(f"{where}.{key}", item, args[1]))  # type: ignore[misc]
-            for key, item in value.items()
-        }
+        found = {key: problems.trying(partial(convert, f"{where}.{key}", item, args[1])) for key, item in value.items()}
         problems.refuse()
         return found
     if hint is float:
@@ -140,10 +145,13 @@ def _convert_list(where: str, value: Any, hint: Any) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise _wrong(where, hint, value)
     if len(args) == 2 and args[1] is Ellipsis:
-        return tuple(convert(f"{where}[{i}]", item, args[0]) for i, item in enumerate(value))
+        args = args[:1] * len(value)
     if len(value) != len(args):
         raise _wrong(where, hint, value)
-    return tuple(convert(f"{where}[{i}]", item, part) for i, (item, part) in enumerate(zip(value, args, strict=True)))
+    problems, pairs = Problems(), enumerate(zip(value, args, strict=True))
+    found = tuple([problems.trying(partial(convert, f"{where}[{i}]", item, part)) for i, (item, part) in pairs])
+    problems.refuse()
+    return found
 
 
 def _expected(hint: Any) -> str:

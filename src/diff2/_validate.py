@@ -3,41 +3,77 @@
 >>> at_least("restart_interval", 0, 1)
 Traceback (most recent call last):
 diff2.errors.InvalidArgument: expected restart_interval >= 1, got restart_interval=0
+
+Where a file is read, all that is wrong with it is said at once:
+
+>>> found = []
+>>> with gathering(found):
+...     at_least("rounds", 0, 1)
+...     positive("epsilon", -1)
+>>> [str(one) for one in found]
+['expected rounds >= 1, got rounds=0', 'expected epsilon > 0, got epsilon=-1']
 """
 
 import difflib
 import importlib.util
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from numbers import Integral, Real
 from typing import Any
 
 from .errors import InvalidArgument
 
+_FOUND: ContextVar[list[InvalidArgument] | None] = ContextVar("found", default=None)
+
+
+def wrong(text: str) -> None:
+    """Raise :class:`InvalidArgument`; inside :func:`gathering`, note it and let the checks that follow speak too."""
+    error, found = InvalidArgument(text), _FOUND.get()
+    if found is None:
+        raise error
+    found.append(error)
+
+
+@contextmanager
+def gathering(found: list[InvalidArgument]) -> Iterator[None]:
+    """Add to a list what checks find wrong; what is made inside is of no use if there is anything in it."""
+    token = _FOUND.set(found)
+    try:
+        yield
+    except InvalidArgument as error:
+        found.append(error)
+    except (TypeError, ValueError, AttributeError):
+        if not found:  # otherwise it stems from a value that is known to be wrong
+            raise
+    finally:
+        _FOUND.reset(token)
+
 
 def at_least(name: str, value: Any, least: int) -> None:
     """Require a whole number, ``least`` or more."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise InvalidArgument(f"expected {name} to be a whole number >= {least}, got {name}={value!r}")
-    if int(value) < least:
-        raise InvalidArgument(f"expected {name} >= {least}, got {name}={value!r}")
+        wrong(f"expected {name} to be a whole number >= {least}, got {name}={value!r}")
+    elif int(value) < least:
+        wrong(f"expected {name} >= {least}, got {name}={value!r}")
 
 
 def positive(name: str, value: Any, *, infinite: bool = False) -> None:
     """Require a number above zero; infinity only where ``infinite`` says so."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise InvalidArgument(f"expected {name} to be a number > 0, got {name}={value!r}")
-    if not float(value) > 0:  # false for NaN too
-        raise InvalidArgument(f"expected {name} > 0, got {name}={value!r}")
-    if math.isinf(value) and not infinite:
-        raise InvalidArgument(f"expected {name} to be finite, got {name}={value!r}")
+        wrong(f"expected {name} to be a number > 0, got {name}={value!r}")
+    elif not float(value) > 0:  # false for NaN too
+        wrong(f"expected {name} > 0, got {name}={value!r}")
+    elif math.isinf(value) and not infinite:
+        wrong(f"expected {name} to be finite, got {name}={value!r}")
 
 
 def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
     """Require one of the named choices, and suggest the nearest where it is none."""
     choices = list(allowed)
     if value not in choices:
-        raise InvalidArgument(f"expected {name} to be one of {choices}, got {name}={value!r}{nearest(value, choices)}")
+        wrong(f"expected {name} to be one of {choices}, got {name}={value!r}{nearest(value, choices)}")
 
 
 def torch_installed(what: str) -> None:

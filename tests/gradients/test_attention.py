@@ -9,9 +9,9 @@ from torch import nn
 from written_models import from_function, vectors
 
 from diff2.errors import GradientFallbackWarning
-from diff2.gradients import FlatModule, build_engine
+from diff2.gradients import FlatModule, Masks, Records, build_engine
 from diff2.gradients.attention import SplitAttention, take_apart
-from helpers import MODELS, make_case
+from helpers import MODELS, difference, gradient, make_case, make_engine, relative_error, start_of, step_from
 
 LENGTH, RECORDS, WIDTH, HEADS = 5, 3, 4, 2
 later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
@@ -64,10 +64,10 @@ def test_attention_is_fast_and_nothing_is_said(name):
     assert not any(isinstance(layer, SplitAttention) for layer in case.model.modules())
 
 
-def attending(**options):
+def attending(need_weights=True, **options):
     return vectors(
         from_function(
-            lambda self, x: self.out(self.mix(x, x, x)[0].mean(1)),
+            lambda self, x: self.out(self.mix(x, x, x, need_weights=need_weights)[0].mean(1)),
             mix=nn.MultiheadAttention(4, 2, batch_first=True, **options),
             out=nn.Linear(4, 1),
         ),
@@ -78,9 +78,28 @@ def attending(**options):
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"dropout": 0.1}, "draws random numbers outside of dropout layers"), ({"add_zero_attn": True}, "add_zero_attn")],
+    [({"add_zero_attn": True}, "add_zero_attn")],
 )
 def test_attention_that_is_not_taken_apart_gets_a_slower_engine_with_the_reason(options, reason):
     case = attending(**options)
     with pytest.warns(GradientFallbackWarning, match=reason):
         assert build_engine(case.model, case.loss, case.shapes)[0].name in ("vmap", "loop")
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_dropout_inside_attention_is_served_and_drops_the_same_at_both_iterates(weights):
+    """Record by record, PyTorch's own layer draws the same masks from the same seed."""
+    torch.manual_seed(0)
+    case = attending(dropout=0.4, need_weights=weights)
+    engine, stochastic = build_engine(case.model, case.loss, case.shapes)
+    assert (engine.name, stochastic) == ("ghost", True)
+    model, records = case.model, Records.of(case.inputs, case.targets)
+    params, masks = start_of(model), Masks(b"round 1")
+    previous = step_from(params, 0.1)
+    ghost, loop = (make_engine(kind, model, case.loss, records, chunk_rows=1) for kind in ("ghost", "loop"))
+    value, expected = (gradient(one, params, records, 0.3, masks=masks) for one in (ghost, loop))
+    assert relative_error(value, expected) < 1e-9
+    assert relative_error(gradient(ghost, params, records, 0.3, masks=Masks(b"round 2")), value) > 1e-2
+    value, expected = (difference(one, params, previous, records, 0.3, masks=masks) for one in (ghost, loop))
+    assert relative_error(value, expected) < 1e-9
+    assert not difference(ghost, params, params.clone(), records, 1.0, masks=masks).any()

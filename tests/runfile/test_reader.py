@@ -202,12 +202,15 @@ def test_all_that_is_wrong_is_said_at_once(read):
             ('"softplus"', "3"),
             ("rounds = 2000", "rounds = '2000'\nrestart = 4"),
             ("clip_gradient = 3.0\n", ""),
+            ("clip_smoothness = 10", "clip_smoothness = -10.0\nbudget_split = 0.5"),
             ("learning_rate = 0.125", "learning-rate = 0.125"),
             ("epsilon = 1.0", "eps = 1.0\nunit = 'person'"),
+            ("delta = 1e-5", "delta = 2.0"),
             ("[data]", "[dta]\n[data]"),
+            ("[0, 100]", "['LOW', 'HIGH']"),
         )
     first, *lines = str(caught.value).splitlines()
-    assert first.endswith("run.toml: 8 things are wrong:")
+    assert first.endswith("run.toml: 14 things are wrong:")
     for piece in (
         "unknown table 'dta'; did you mean 'data'?",
         "[routine] has no key 'learning-rate'; did you mean 'learning_rate'?",
@@ -217,7 +220,19 @@ def test_all_that_is_wrong_is_said_at_once(read):
         "[model] has no key 'hiden'; did you mean 'hidden'?",
         "[model] activation: expected text in quotes, got 3",
         "[privacy] has no key 'eps'; did you mean 'epsilon'?",
+        "[privacy] expected unit to be one of ['record', 'client'], got unit='person'",
+        "[privacy] expected 0 < delta < 1, got delta=2.0",
+        "[algorithm] expected clip_smoothness > 0, got clip_smoothness=-10.0",
+        "[algorithm] expected budget_split > 1",
+        "[data] bounds.age[0]: expected a number, got 'LOW'",
+        "[data] bounds.age[1]: expected a number, got 'HIGH'",
     ):
         assert sum(piece in line for line in lines) == 1, piece
     assert not any("needs the key 'epsilon'" in line for line in lines)
     assert not any("needs the key 'learning_rate'" in line for line in lines)
+    assert "(absent)" not in str(caught.value)
+
+
+def test_a_stand_in_for_what_is_missing_cannot_be_written(read):
+    with pytest.raises(InvalidArgument, match="expected accounting to be one of"):
+        read(("delta = 1e-5", "delta = 1e-5\naccounting = '(absent)'"))

@@ -57,6 +57,7 @@ def _messages(tree: ast.AST) -> Iterator[tuple[str, str]]:
                 name = getattr(node.args[1], "id", "")
             if name == "leak" and len(node.args) > 1:
                 name, node = "PrivacyLeakWarning", ast.Call(node.func, node.args[1:], [])
+            name = "InvalidArgument" if name == "wrong" else name
             text = _text(node.args[0])
             if hasattr(errors, name) and text:
                 yield name, text

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar
 
 from .._registry import require_kind
-from .._validate import at_least, positive
+from .._validate import at_least, positive, wrong
 from .._vectors import State, Vector
 from ..errors import InvalidArgument
 from ..privacy.release import REPLACE_ONE
@@ -95,5 +95,5 @@ def check_algorithm(kind: type[Algorithm]) -> str:
 def above_one(name: str, value: float) -> None:
     """Require a budget split u > 1: one kind of release gets the share 1/u."""
     positive(name, value)
-    if value <= 1:
-        raise InvalidArgument(f"expected {name} > 1 (restarts get the share 1/{name}), got {value!r}")
+    if 0 < value <= 1:
+        wrong(f"expected {name} > 1 (restarts get the share 1/{name}), got {value!r}")

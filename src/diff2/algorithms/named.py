@@ -10,12 +10,8 @@ from ..errors import InvalidArgument
 from ..routines import ROUTINES, Routine
 
 
-def named(table: str, keys: Mapping[str, Any], classes: Mapping[str, type], *, build: bool = True, **given: Any) -> Any:
-    """Build the class that ``name`` chooses from the other keys; a routine inside is a table of the same kind.
-
-    Args:
-        build: False checks the keys alone.
-    """
+def named(table: str, keys: Mapping[str, Any], classes: Mapping[str, type], **given: Any) -> Any:
+    """Build the class that ``name`` chooses from the other keys; a routine inside is a table of the same kind."""
     keys = dict(keys)
     if "name" not in keys:
         raise InvalidArgument(f"[{table}] needs the key 'name', one of {sorted(classes)}")
@@ -30,7 +26,7 @@ def named(table: str, keys: Mapping[str, Any], classes: Mapping[str, type], *, b
             if not isinstance(keys.get(key), dict):
                 raise InvalidArgument(f"[{table}] needs a routine; add a table: [{inner}] with name = ...")
             given[key] = named(inner, keys.pop(key), ROUTINES)
-    return from_table(classes[name], table, keys, build=build, **given)
+    return from_table(classes[name], table, keys, **given)
 
 
 def without_none(table: Mapping[str, Any]) -> dict[str, Any]:

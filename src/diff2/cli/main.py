@@ -27,12 +27,13 @@ from .report import report
 from .reports import account_document, show_account, show_preview, show_rehearsal, show_run
 from .schema import schema
 from .sign import keygen, sign
+from .tutorial import tutorial
 from .verify import require_within_budget, verify
 
 app = typer.Typer(
     name="diff2",
     help="Fit and train models on private records under differential privacy: one table, or sites that keep theirs.",
-    epilog="Example: diff2 demo --out diff2-demo",
+    epilog="Example: diff2 tutorial",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -241,6 +242,7 @@ def _add(panel: str, run: Callable[..., None], example: str) -> None:
     app.command(help=text, epilog=f"Example: {example}", rich_help_panel=panel)(run)
 
 
+_add(TABLE, tutorial, "diff2 tutorial")
 _add(TABLE, schema, "diff2 schema people.csv --target visits > people.schema.toml")
 _add(TABLE, fit, "diff2 fit people.csv --schema people.schema.toml --epsilon 1 --out model")
 _add(TABLE, predict, "diff2 predict model new.csv --out predictions.csv")

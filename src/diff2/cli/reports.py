@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..runfile.run import FinishedRun
 
 
-NOUNS = {"local": "local steps"}
+NOUNS = {"local": "local step"}
 BATCHES = {"fixed": "batches drawn without replacement", "poisson": "Poisson batches"}
 GROWTH_LIMIT = 2.0  # of the estimate in a cycle, by noise; beyond, the preview says so
 
@@ -117,7 +117,7 @@ def show_account(ledger: Ledger, path: Path, delta: float) -> None:
         {
             "file": str(path),
             "state": "complete" if ledger.complete else "not complete: the run is in progress, or was interrupted",
-            "releases": count_of_releases(len(ledger), ledger.header["planned"]["releases"]),
+            "releases": count_of_releases(len(ledger), ledger.header["planned"]["releases"]).removesuffix(" releases"),
             "epsilon": f"{epsilon_text(stated)} at delta {delta:g}",
             **({"released so far": f"epsilon {epsilon_text(released)}, not a guarantee"} if less else {}),
             "budget": f"{budget['epsilon']} at delta {budget['delta']:g}",
@@ -222,7 +222,7 @@ def _clients(population: Population) -> str:
 
 
 def _alike(kind: AlikeReleases) -> str:
-    purpose = NOUNS.get(kind.purpose, f"{kind.purpose}s")
+    purpose = NOUNS.get(kind.purpose, kind.purpose) + ("s" if kind.count > 1 else "")
     rate = "" if kind.sampling == "full" else f" ({BATCHES[kind.sampling]}, rate {kind.rate:.3g})"
     return f"{kind.count:,} {purpose}{rate}"
 

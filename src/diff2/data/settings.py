@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any
 
-from .._validate import at_least, nearest, one_of, positive
+from .._validate import at_least, nearest, one_of, positive, wrong
 from ..errors import InvalidArgument
 from ..tables.file_format import FileFormat
 
@@ -96,7 +96,7 @@ class TableSettings(CommonSettings):
         self._check_target()
         self._check_private_scale()
         if self.holdout is not None and not 0 < self.holdout < 1:
-            raise InvalidArgument(f"expected holdout to be a share between 0 and 1, got holdout={self.holdout!r}")
+            wrong(f"expected holdout to be a share between 0 and 1, got holdout={self.holdout!r}")
         at_least("holdout_seed", self.holdout_seed, 0)
         one_of("holdout_split", self.holdout_split, SPLITS)
         for name, (low, high) in self.bounds.items():
@@ -215,4 +215,4 @@ class TableSettings(CommonSettings):
 
 def _check_range(key: str, name: str, low: float, high: float) -> None:
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise InvalidArgument(f"expected {key} of {name!r} to be finite, low < high, got [{low!r}, {high!r}]")
+        wrong(f"expected {key} of {name!r} to be finite, low < high, got [{low!r}, {high!r}]")

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.dropout import _DropoutNd
 
 from .flat import FlatModule
 
@@ -44,6 +45,13 @@ def take_apart(flat: FlatModule, run: Callable[[], object]) -> None:
             watch.remove()
 
 
+def dropping(module: nn.Module) -> list[nn.Module]:
+    """Return the layers in training mode that drop units at random, for each record alone."""
+    attention = (nn.MultiheadAttention, SplitAttention)  # no class derived from them, which may do anything
+    kinds = [layer for layer in module.modules() if isinstance(layer, _DropoutNd) or type(layer) in attention]
+    return [layer for layer in kinds if layer.training]
+
+
 class SplitAttention(nn.MultiheadAttention):
     """The same function of the same parameters, with its linear layers as modules."""
 
@@ -70,14 +78,14 @@ class SplitAttention(nn.MultiheadAttention):
         )
         causal = is_causal and key_padding_mask is None and not need_weights  # then the mask is but a hint
         mask = None if causal else _added(attn_mask, key_padding_mask, q)
-        weights = None
+        weights, dropped = None, self.dropout if self.training else 0.0
         if need_weights:
             scores = (q / q.shape[-1] ** 0.5) @ k.transpose(2, 3)
-            weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
+            weights = F.dropout(torch.softmax(scores if mask is None else scores + mask, dim=-1), dropped)
             mixed = weights @ v
             weights = weights.mean(1) if average_attn_weights else weights
         else:
-            mixed = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
+            mixed = F.scaled_dot_product_attention(q, k, v, mask, dropped, is_causal=causal)
         order = (0, 2, 1, 3) if self.batch_first else (2, 0, 1, 3)
         return self.joins(mixed.permute(order).flatten(2)), weights
 

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.dropout import _DropoutNd
 
 from .._vectors import Loss
 from ..errors import UnsupportedModel
+from .attention import dropping
 from .checks import close
 from .flat import FlatModule
 from .rules import Feature, Rule, Term
@@ -128,17 +128,17 @@ class BareParameters:
     @contextmanager
     def _tried_out(self) -> Iterator[None]:
         """Run the block near the given parameters, without dropout; then all is as before."""
-        dropping = [layer for layer in self._flat.module.modules() if isinstance(layer, _DropoutNd) and layer.training]
+        silenced = dropping(self._flat.module)
         before = self._flat.vector.clone()
         self._flat.load(self._point)
-        for layer in dropping:
+        for layer in silenced:
             layer.training = False
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 yield
         finally:
-            for layer in dropping:
+            for layer in silenced:
                 layer.training = True
             self._flat.load(before)
 

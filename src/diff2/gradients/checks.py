@@ -13,10 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from .._vectors import Loss
 from ..errors import InvalidArgument, UnsupportedModel
+from .attention import dropping
 from .probe import Shapes, made_up_inputs, made_up_targets
 from .records import Records
 from .several_inputs import layout_of
@@ -144,14 +144,13 @@ def _check_forward(module: nn.Module, inputs: Tensor, remedy: str) -> tuple[Tens
 def _check_mixing(module: nn.Module, inputs: Tensor, remedy: str) -> str | None:
     """Refuse a model whose output for a record changes with the others; return why that cannot be seen, or None."""
     quiet = copy.deepcopy(module)
-    for layer in quiet.modules():
-        if isinstance(layer, _DropoutNd):
-            layer.eval()
+    for layer in dropping(quiet):
+        layer.training = False
     outputs, drawn = _forward(quiet, inputs, remedy)
     if drawn or len(torch.unique(inputs, dim=0)) == 1:
         return (
             "it cannot be seen whether the model mixes records, so each is computed alone (it draws random numbers "
-            "outside of dropout layers, or all records tried are alike)"
+            "outside of dropout and attention layers, or all records tried are alike)"
         )
     alone = torch.cat([_forward(quiet, inputs[i : i + 1], remedy)[0] for i in range(len(inputs))])
     if alone.shape != outputs.shape or not close(alone, outputs):

@@ -5,8 +5,8 @@ import warnings
 from dataclasses import dataclass
 from numbers import Real
 
-from .._validate import positive
-from ..errors import InvalidArgument, WeakEpsilonWarning
+from .._validate import positive, wrong
+from ..errors import WeakEpsilonWarning
 
 MEANINGFUL = 10.0  # the largest epsilon that means something
 
@@ -29,9 +29,7 @@ class Budget:
     def __post_init__(self) -> None:
         positive("epsilon", self.epsilon, infinite=True)
         if isinstance(self.delta, bool) or not isinstance(self.delta, Real) or not 0 < self.delta < 1:
-            raise InvalidArgument(
-                f"expected 0 < delta < 1, got delta={self.delta!r}; a usual choice is below 1 / (number of records)"
-            )
+            wrong(f"expected 0 < delta < 1, got delta={self.delta!r}; a usual choice is below 1 / (number of records)")
 
     @property
     def private(self) -> bool:

@@ -9,8 +9,8 @@ from numbers import Real
 from typing import Any, ClassVar
 
 from .._registry import require_kind
+from .._validate import wrong
 from .._vectors import State, Vector
-from ..errors import InvalidArgument
 from ..questions import Estimate, Population, Question, Round
 
 
@@ -63,4 +63,4 @@ def fraction(name: str, value: Any) -> None:
     diff2.errors.InvalidArgument: expected momentum to be at least 0 and below 1, got momentum=1.0
     """
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
-        raise InvalidArgument(f"expected {name} to be at least 0 and below 1, got {name}={value!r}")
+        wrong(f"expected {name} to be at least 0 and below 1, got {name}={value!r}")

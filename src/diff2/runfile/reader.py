@@ -25,7 +25,7 @@ from ..privacy import Budget
 from ..privacy.calibration import ACCOUNTINGS
 from ..privacy.trust import Trust
 from ..questions import Protection
-from ..routines import ROUTINES
+from ..routines import ROUTINES, NormalizedDescent
 from ..training import OUTPUTS
 
 TABLES = ("data", "model", "algorithm", "routine", "privacy", "run", "federation")
@@ -290,11 +290,10 @@ def _check_tables(content: Mapping[str, Any], tables: Sequence[str], problems: P
 def _run_file(path: Path, content: Mapping[str, Any], data_dir: AnyPath | None) -> RunFile:
     """Return the run file; all that is wrong in any of its tables is reported at once."""
     problems, tables, federation = Problems(), content, content.get("federation")
-    routine = problems.trying(lambda: named("routine", required_table(tables, "routine"), ROUTINES))
+    anyone = NormalizedDescent(1.0)  # a routine that every algorithm takes, to check the rest with
+    routine = problems.trying(lambda: named("routine", required_table(tables, "routine"), ROUTINES), anyone)
     algorithm: Any = problems.trying(
-        lambda: named(
-            "algorithm", required_table(tables, "algorithm"), ALGORITHMS, build=routine is not None, routine=routine
-        )
+        lambda: named("algorithm", required_table(tables, "algorithm"), ALGORITHMS, routine=routine)
     )
     data = sites = None
     if "data" in tables:
