@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import metadata
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -451,6 +452,23 @@ clip_gradient = 1.0
 CASES = make_cases()
 
 
+def cases_for_every_pair() -> set[str]:
+    """Return cases in which all pairs of settings occur that occur at all; the others are slow."""
+    kept, seen = set(), set()
+    for name, case in CASES.items():
+        fields = {"large": case.sizes == LARGE, **vars(case), **case.options}
+        for unpaired in ("sizes", "budget", "engine", "options"):  # which follow from the others
+            del fields[unpaired]
+        pairs = set(combinations(sorted(f"{field} {value}" for field, value in fields.items()), 2))
+        if pairs - seen:
+            kept.add(name)
+        seen |= pairs
+    return kept
+
+
+PAIRS = cases_for_every_pair()
+
+
 @contextmanager
 def one_thread():
     before = torch.get_num_threads()
@@ -480,7 +498,7 @@ def read_stored() -> dict[str, Any]:
     return json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {"machine": {}, "cases": {}}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in PAIRS)) for n in CASES])
 def test_bytes_are_those_stored(name, tmp_path):
     stored, here = read_stored(), machine()
     if stored["machine"] != here:

@@ -26,6 +26,7 @@ import torch
 import typer.main
 
 import diff2
+from commands import diff2_here
 from diff2.algorithms import ALGORITHMS
 from diff2.cli.main import app
 from diff2.tables.schema import Schema
@@ -215,6 +216,5 @@ def test_the_tables_the_run_file_and_the_model_of_the_command_line_page(tmp_path
     make_tables, use_model = of("python", "docs/command-line.md")
     exec(make_tables, {})
     (tmp_path / "run.toml").write_text(of("toml", "docs/run-file.md")[0], encoding="utf-8")
-    command = [sys.executable, "-m", "diff2", "train", "run.toml", "--out", "runs/first", "--quiet"]
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert diff2_here("train", "run.toml", "--out", "runs/first", "--quiet").exit_code == 0
     exec(use_model, {})

@@ -296,22 +296,26 @@ def releases(run: Path) -> int:
     return ledger.read_bytes().count(b"\n") - 1 if ledger.exists() else 0
 
 
-def test_killed_run_resumes_to_the_same_model(folder):
-    rounds = 600
-    (folder / "run.toml").write_text(RUN.format(rounds=rounds), encoding="utf-8")
+class Killed(BaseException):
+    """The process dies: nothing catches it."""
+
+
+def test_killed_run_resumes_to_the_same_model(folder, monkeypatch):
+    """Real processes are killed in ``training/test_resume.py``."""
     words = ["train", folder / "run.toml", "--seed", 3, "--quiet"]
-    killed, whole = folder / "killed", folder / "whole"
-    process = start(*words, "--out", killed)
-    wait_until(lambda: releases(killed) > 0, process)
-    first = (killed / "checkpoint.pt").stat().st_mtime_ns
-    # Some rounds after a checkpoint in the middle; on a fast machine, before there is one.
-    wait_until(lambda: releases(killed) > 400 or (killed / "checkpoint.pt").stat().st_mtime_ns != first, process)
-    mark = releases(killed)
-    wait_until(lambda: releases(killed) > mark + 20, process)
-    process.kill()
-    process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL
-    assert mark < releases(killed) < rounds
+    killed, whole, record = folder / "killed", folder / "whole", diff2.Ledger.record
+    monkeypatch.setattr("diff2.training.loop.CHECKPOINT_SECONDS", -1.0)
+
+    def die(ledger, release):
+        if len(ledger) == 13:
+            raise Killed
+        return record(ledger, release)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(diff2.Ledger, "record", die)
+        with pytest.raises(Killed):
+            diff2_here(*words, "--out", killed)
+    assert releases(killed) == 13
     assert not (killed / "model.safetensors").exists()
     assert diff2_here(*words, "--out", killed).exit_code == 1  # without --resume it is refused
 
@@ -322,7 +326,7 @@ def test_killed_run_resumes_to_the_same_model(folder):
     assert list(mine) == list(theirs)
     assert all(torch.equal(mine[key], theirs[key]) for key in mine)
     ledger = diff2.Ledger.read(killed / "ledger.jsonl")
-    assert [entry.round for entry in ledger.releases] == list(range(1, rounds + 1))
+    assert [entry.round for entry in ledger.releases] == list(range(1, 26))
     assert untimed(killed / "ledger.jsonl") == untimed(whole / "ledger.jsonl")
 
 

@@ -1,5 +1,7 @@
 """Replacing any record, by whatever, moves a mean by at most its sensitivity, and some replacement by all of it."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -18,13 +20,19 @@ PLACES = [(client, row) for client, size in enumerate(SIZES) for row in sorted({
 both_weightings = pytest.mark.parametrize("weighting", ["clients", "records"])
 both_kinds = pytest.mark.parametrize("kind", ["gradient", "difference"])
 both_fast = pytest.mark.parametrize("engine", ["ghost", "columns"])
-both_dtypes = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 
 
-@both_weightings
-@both_kinds
-@both_dtypes
-@both_fast
+# Half of all combinations: every three settings meet.
+HALF = [
+    (weighting, kind, dtype, engine)
+    for weighting, kind, dtype, engine in itertools.product(
+        ("clients", "records"), ("gradient", "difference"), (torch.float64, torch.float32), ("ghost", "columns")
+    )
+    if ((weighting == "clients") + (kind == "gradient") + (dtype == torch.float64) + (engine == "ghost")) % 2 == 0
+]
+
+
+@pytest.mark.parametrize(("weighting", "kind", "dtype", "engine"), HALF, ids=str)
 def test_no_replacement_moves_the_mean_further_than_the_sensitivity(weighting, kind, dtype, engine):
     """Of any record by a bad one, nor of a bad one by another; +C u against -C u at the smallest client reaches it."""
     clients, limit = make_clients(dtype), 1 + TOLERANCE[dtype]

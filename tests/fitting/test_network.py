@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from test_steps import BOUNDS, HIGH, LOW, TABLES, Asker, N
+from test_steps import BOUNDS, HARDEST, HIGH, LOW, TABLES, Asker, N
 from torch import nn
 
 import diff2
@@ -74,7 +74,7 @@ def test_a_network_learns_what_there_is(model):
 
 def test_counts_are_learnt():
     rng = np.random.default_rng(0)
-    x = rng.uniform(0, 1, 5000)
+    x = rng.uniform(0, 1, 2000)
     known = Schema.from_arguments(["x"], bounds=[(0, 1)], max_count=40, target="y")
     found = diff2.fit({"x": x, "y": rng.poisson(np.exp(2 * x))}, known, epsilon=3.0, seed=0, method="network")
     assert found.predict({"x": [0.9]})[0] > 2 * found.predict({"x": [0.1]})[0] > 0
@@ -354,13 +354,11 @@ def test_one_count_of_a_histogram_moves_whatever_the_record_is():
 
 # Steps
 
-HARDEST = ["opposite bounds at random", "all equal with opposite targets", "missing"]
 
-
-@pytest.mark.parametrize(("name", "noise"), [*((name, 0.0) for name in TABLES), *((name, 3.0) for name in HARDEST)])
-def test_outputs_stay_near_the_targets_on_adversarial_tables(name, noise):
+@pytest.mark.parametrize("name", TABLES)
+def test_outputs_stay_near_the_targets_on_adversarial_tables(name):
     inputs, target = TABLES[name]
-    ask = Asker(inputs, target, noise)
+    ask = Asker(inputs, target, 3.0 if name in HARDEST else 0.0)
     preparation = Preparation((), (), (0, 1, 2))
     task = regression_task(ask, 400.0, 1 / N, (LOW, HIGH))
     model = fit_network(ask, 400.0, 1 / N, preparation, BOUNDS, task, np.random.default_rng(2))

@@ -49,7 +49,7 @@ def test_counts(tmp_path):
 
 @pytest.mark.parametrize("epsilon", [0.05, 1.0, 20.0])  # columns of which nothing, little and much is known
 def test_mixed_columns(epsilon, tmp_path):
-    rows = table(3000, seed=9)  # with missing values, unknown categories and numbers out of bounds
+    rows = table(1000, seed=9)  # with missing values, unknown categories and numbers out of bounds
     model = fitted("regression", epsilon=epsilon)
     found = run(model, tmp_path / "model.onnx", fed(rows))
     np.testing.assert_allclose(found["prediction"], model.predict(rows), atol=1e-6, rtol=0)

@@ -42,7 +42,7 @@ def test_every_registered_rule_is_in_the_table():
 
 @ALL
 def test_engines_give_the_clipped_sums_of_the_definition(name):
-    case = make_case(name)
+    case = make_case(name, count=4)
     previous = start_of(case.model)
     before, served = gradient_rows(case, previous), list(engines(case))
     for distance, tolerance in ((0.3, 1e-9), (1e-6, 1e-7)):
@@ -50,7 +50,8 @@ def test_engines_give_the_clipped_sums_of_the_definition(name):
         now = gradient_rows(case, params)
         for rows in (now, now - before) if distance == 0.3 else (now - before,):
             median = float(rows.norm(dim=1).median())
-            for records, radius in ((case.weighted(), median), (case.weighted(), math.inf), (case.records, median)):
+            records = case.weighted()
+            for radius in (median, math.inf):
                 expected = clipped_sum(rows, records.weights, radius)
                 for engine in served:
                     points = (params, previous) if rows is not now else (params,)
@@ -74,13 +75,14 @@ def test_no_rule_clips_less_in_single_precision(name, rows):
         for ask in asks:
             length = float(ask(math.inf).norm())
             for radius in (0.01 * length, 0.999999 * length, length):
-                assert float(ask(radius).norm()) <= radius * (1 + 1e-5)
-                assert float(ask(radius).norm()) >= radius * (1 - 1e-2) or length < 1e-5
+                clipped = float(ask(radius).norm())
+                assert clipped <= radius * (1 + 1e-5)
+                assert clipped >= radius * (1 - 1e-2) or length < 1e-5
 
 
 @ALL
 def test_the_fast_engine_is_chosen_for_every_model_of_the_table(name):
-    case = make_case(name)
+    case = make_case(name, count=1)
     engine, stochastic = build_engine(case.model, case.loss, case.shapes)
     assert engine.name == kinds_for(case)[0]
     assert engine.name in ("columns", "ghost")
@@ -89,7 +91,7 @@ def test_the_fast_engine_is_chosen_for_every_model_of_the_table(name):
 
 @with_fast_engines(*MODELS)
 def test_sums_do_not_depend_on_chunks_order_or_split_of_the_records(name, kind):
-    case = make_case(name)
+    case = make_case(name, count=8)
     previous = start_of(case.model)
     params = step_from(previous, 0.1)
     records = case.weighted()
@@ -105,11 +107,11 @@ def test_sums_do_not_depend_on_chunks_order_or_split_of_the_records(name, kind):
         return Records(*(values[rows] for values in records))
 
     expected = sums(whole, records)
-    for rows in (1, 5, 11, 100):
+    for rows in (1, 5):
         engine = make_engine(kind, case.model, case.loss, records, chunk_rows=rows)
         assert relative_error(sums(engine, records), expected) < 1e-12
     assert relative_error(sums(whole, part(order)), expected) < 1e-12
-    workers = [slice(0, 1), slice(1, 8), slice(8, None)]
+    workers = [slice(0, 1), slice(1, 5), slice(5, None)]
     assert relative_error(sum(sums(whole, part(rows)) for rows in workers), expected) < 1e-12
 
 

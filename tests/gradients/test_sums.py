@@ -60,7 +60,7 @@ def cases(count):
 
 
 NAMES = list(cases(0))
-SLOW = ("moving indices", "attention", "encoder, records second")  # vmap cannot, or takes minutes
+SLOW = ("moving indices", "attention", "encoder, records second", "conv2d, few places")  # vmap cannot, or takes long
 
 
 def bad_records(case):

@@ -32,7 +32,7 @@ ALLOWED = 1 + 1e-5
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # of vmap with attention
 
 
-def classes_case(count=70, dtype=torch.float32):
+def classes_case(count=20, dtype=torch.float32):
     generator = torch.Generator().manual_seed(1)
     case = paper_case(count, dtype)
     model = nn.Sequential(nn.Linear(8, 10), nn.Softplus(), nn.Linear(10, 3)).to(dtype)
@@ -40,9 +40,9 @@ def classes_case(count=70, dtype=torch.float32):
 
 
 CASES = {
-    "paper": lambda: paper_case(200),
+    "paper": lambda: paper_case(40),
     "paper, classes": classes_case,
-    "paper, double": lambda: paper_case(70, torch.float64),
+    "paper, double": lambda: paper_case(20, torch.float64),
     **{
         name: lambda name=name: make_case(name)
         for name in (
@@ -106,23 +106,27 @@ def _with(question, transform):
     return replace(question, transform=transform)
 
 
-@pytest.mark.parametrize("left_out", [None, 0, -1])
 @pytest.mark.parametrize("name", CASES)
-def test_every_engine_sums_what_the_definition_says(name, left_out):
+def test_every_engine_sums_what_the_definition_says(name):
     """Also where the first or the last linear layer has no factors, and stays as it is."""
     case = CASES[name]()
-    transform, records = made_up(case.model), case.weighted()
-    if left_out is not None:
-        del transform.layers[list(transform.layers)[left_out]]
-    previous = start_of(case.model)
+    records, served, previous = case.weighted(), engines(case), start_of(case.model)
     params = step_from(previous, 0.1)
-    now, before = (transformed(case, transform, gradient_rows(case, point)) for point in (params, previous))
+    plain = [gradient_rows(case, point) for point in (params, previous)]
     tolerance = 2e-4 if params.dtype == torch.float32 else 1e-9
-    for engine in engines(case):
-        for rows, point in ((now, None), (now - before, previous)):
-            for radius in (math.inf, float(rows.norm(dim=1).median())):
-                found = ask(engine, records, radius, transform, params, point)
-                assert relative_error(found, clipped_sum(rows, records.weights, radius)) < tolerance, engine.name
+    for left_out in (None, 0, -1):
+        transform = made_up(case.model)
+        if left_out is not None:
+            del transform.layers[list(transform.layers)[left_out]]
+        now, before = (transformed(case, transform, rows) for rows in plain)
+        for engine in served:
+            for rows, point in ((now, None), (now - before, previous)):
+                for radius in (math.inf, float(rows.norm(dim=1).median())):
+                    found, right = (
+                        ask(engine, records, radius, transform, params, point),
+                        clipped_sum(rows, records.weights, radius),
+                    )
+                    assert relative_error(found, right) < tolerance, (engine.name, left_out)
 
 
 @pytest.mark.parametrize("name", ["paper, double", "mlp", "frozen first layer", "sequence, long", "transformer"])
@@ -195,7 +199,7 @@ WIDE = {
 
 
 @pytest.mark.parametrize("name", WIDE)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)  # and the four below
 @given(
     size=sizes, inputs=sizes, radius=st.floats(-15, 8), distance=st.floats(-6, 1), rank=st.sampled_from([None, 1, 0])
 )

@@ -104,8 +104,10 @@ def test_what_is_shown_of_columns_quality_and_files(trained, fitted):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_run_has_a_report(kind, tmp_path):
+def test_every_kind_of_run_has_a_report(kind, tmp_path, monkeypatch):
     """Random batches, groups, clients, trees, sites that add noise: all parts are there, with the ledger's epsilon."""
+    monkeypatch.setattr("diff2.privacy.attacks._DELTAS", [1e-3, 1e-4])  # those of the ledgers
+    monkeypatch.setattr("diff2.reporting.facts.GROUPS", (1, 2))
     (tmp_path / "ledger.jsonl").write_text("\n".join(lines_of(kind)) + "\n")
     found, ledger = facts(tmp_path), diff2.Ledger.read(tmp_path / "ledger.jsonl")
     stated = found["guarantee"]

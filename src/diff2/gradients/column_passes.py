@@ -175,7 +175,7 @@ class Passes:
             # A copy, with records as rows: what any loss expects.
             points = outputs.t().clone(memory_format=torch.contiguous_format).requires_grad_()
             losses = loss(points, targets)
-            (error,) = torch.autograd.grad(losses, points, torch.ones_like(losses))
+            (error,) = torch.autograd.grad(losses.sum(), points)
         return slot.copy_(error.t())
 
     def _place(self, index: int) -> Place:

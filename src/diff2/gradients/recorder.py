@@ -71,7 +71,7 @@ class Recorder:
                 raise RuntimeError("the output of a layer is changed in place")
             self._inputs += [copy.new_zeros(len(inputs), 1) for copy in copies.values()]
             self._outputs += copies.values()
-            errors = torch.autograd.grad(losses, self._outputs, torch.ones_like(losses), allow_unused=True)
+            errors = torch.autograd.grad(losses.sum(), self._outputs, allow_unused=True)
         groups = chunk.inputs.shape[:2] if self._grouped else None
         features = []
         for layer, (a, output, error) in enumerate(zip(self._inputs, self._outputs, errors, strict=True)):
