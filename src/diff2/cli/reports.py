@@ -94,7 +94,7 @@ def count_of_releases(made: int, planned: int | None) -> str:
 
 def account_document(ledger: Ledger, delta: float) -> dict[str, Any]:
     """Return what a ledger says, as plain values."""
-    from ..reporting.releases import purposes
+    from ..reporting.facts import purposes
 
     return {
         "epsilon": ledger.epsilon(delta),

@@ -53,7 +53,7 @@ def schema(
         from ..tables.files import read_tables
 
         if schema_file is not None:
-            from ..tables.check import check as checked
+            from ..tables.encode import check as checked
             from ..tables.schema import Schema
 
             confirmed = Schema.read(schema_file)
@@ -160,8 +160,8 @@ def predict(
     with ending("no predictions were written"):
         from ..errors import InvalidArgument
         from ..fitting import FittedModel
+        from ..tables.files import stream_table
         from ..tables.kinds import Classes
-        from ..tables.streams import stream_table
 
         model = FittedModel.load(model_folder)
         target = model.schema.target

@@ -15,7 +15,7 @@ from ...fitting.cohort import Census, diameter_of
 from ...privacy import NoiseSource, Release
 from ...privacy.discrete_gaussian import discrete_gaussian
 from ...privacy.mechanism import noise_scale, rounding_of, whole_steps
-from ..wire.statistic import StatisticRequest
+from ..wire.request import StatisticRequest
 from .noise import TOLERANCE, NoiseScale, norm_limit
 
 

@@ -34,8 +34,7 @@ from ..own_noise.noise import NoiseScale, check_trust
 from ..own_noise.statistic import longest_part, max_part_norm, statistic_scale
 from ..wire.cohort import Exchange, answered, broadcast_and_read, require_length
 from ..wire.messages import Message
-from ..wire.request import DESCRIBE, OPEN
-from ..wire.statistic import StatisticRequest, request_digest
+from ..wire.request import DESCRIBE, OPEN, StatisticRequest, request_digest
 from ..wire.transport import Transport
 from .run import asked, require_members, run_id, sites_tag, size_of, trust_of
 

@@ -21,8 +21,7 @@ from ...privacy import Mechanism
 from ...privacy.release import ADD_OR_REMOVE_ONE
 from ...training.arguments import declare_leaks
 from ...training.build import build_training
-from ...training.directory import RunDirectory
-from ...training.header import header, same_bytes
+from ...training.directory import RunDirectory, header, same_bytes
 from ...training.loop import Training
 from ..agreement import Agreement, AnyAgreement
 from ..faults import BadAnswer, SitesMissing

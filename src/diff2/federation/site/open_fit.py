@@ -20,8 +20,7 @@ from ..faults import BadMessage, Refusal
 from ..fit_agreement import FitAgreement, FitPlan
 from ..own_noise.statistic import max_part_norm, noisy_part, statistic_scale
 from ..wire.messages import Message
-from ..wire.request import ANSWER, whole_number
-from ..wire.statistic import StatisticRequest, read_statistic_request, request_digest
+from ..wire.request import ANSWER, StatisticRequest, read_statistic_request, request_digest, whole_number
 from .ledger import Answer
 from .table_records import TableRecords
 

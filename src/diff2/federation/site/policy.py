@@ -28,9 +28,9 @@ from ...planning.filter import FILTER
 from ...privacy import total_epsilon
 from ...runfile.reader import parse_tables, required_table
 from ..agreement import AnyAgreement
+from ..among_sites import Column
 from ..faults import Refusal
 from ..fit_agreement import FitPlan
-from .columns import Column
 
 TABLES = ("site", "data", "policy")
 
