@@ -14,8 +14,8 @@ from commands import diff2_here, write_folder
 from diff2.data.loading import load_clients
 from diff2.data.settings import TableSettings
 from diff2.privacy.leaks import CODES, code_of, leak
-from diff2.tables.check import check
 from diff2.tables.draft import draft
+from diff2.tables.encode import check
 from diff2.tables.kinds import Number, Regression
 from diff2.tables.schema import Schema
 from fitted import few_trees

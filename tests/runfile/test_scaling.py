@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from diff2 import DPGD, Budget, CheckpointError, InvalidArgument, Ledger, Population, mlp, plan, prepare
 from diff2.data.loading import Pending, load_clients
-from diff2.data.moments import SQUARES, radius, standard_of, vector_sum
 from diff2.data.settings import TableSettings
 from diff2.errors import LedgerError
 from diff2.privacy import Mechanism, NoiseSource, gdp_mu
@@ -20,7 +19,7 @@ from diff2.routines import GradientDescent
 from diff2.runfile.preview import preview
 from diff2.runfile.reader import read_run_file
 from diff2.runfile.run import load_model, train_run_file
-from diff2.runfile.scaling import PrivateScaling, scaled_encoding
+from diff2.runfile.scaling import SQUARES, PrivateScaling, radius, scaled_encoding, standard_of, vector_sum
 from diff2.training import directory as directories
 from diff2.training.directory import CHECKPOINT, LEDGER, RunDirectory
 from diff2.training.loop import Training

@@ -4,9 +4,8 @@ from . import layers as _layers  # noqa: F401, registers the rules of PyTorch's 
 from .choose import ENGINES, build_engine
 from .engine import Engine, Evaluation
 from .flat import FlatModule
-from .groups import row_by_row
 from .probe import Shapes
-from .records import FeatureCache, Records
+from .records import FeatureCache, Records, row_by_row
 from .rules import Feature, Rule, Term, joined, register_rule
 from .stochastic import Masks
 from .sums import rounding_allowance

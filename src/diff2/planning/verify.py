@@ -21,8 +21,7 @@ from ..privacy.lines import SHA256, parse
 from ..privacy.mechanism import noise_scale
 from ..privacy.release import EXPONENTIAL, GAUSSIAN, NONE, ZERO
 from ..questions import SCALING, Question, Smoothness
-from .filter import FILTERED, check_filter
-from .fit_ledger import check_fit
+from .filter import FILTERED, check_filter, check_fit
 from .header import described, read_plan, require_same, with_parties
 from .plan import Plan
 

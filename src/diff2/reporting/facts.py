@@ -5,19 +5,19 @@
 
 import math
 import os
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from .._files import AnyPath, plain
 from ..errors import Diff2Error
 from ..planning.project import project_of, standing
-from ..privacy import Guarantee, Ledger
+from ..privacy import Guarantee, Ledger, Release, total_epsilon
 from ..privacy.attacks import group_epsilon, largest_mu, true_positives
 from ..privacy.guarantee import PROTECTED
 from ..privacy.leaks import code_of
 from .columns import columns, dropped
 from .files import files
-from .releases import path, purposes
 from .verdict import AS_STATED, BROKEN, LEAKS, Verdict, judge, ledger_of
 from .worth import worth
 
@@ -26,6 +26,7 @@ STEPS = (1, 10, 100)  # epsilon is stated at the budget's delta, and at delta ov
 GROUPS = (1, 2, 3, 4, 5)
 FALSE_POSITIVES = (0.01, 0.1)
 COLOURS = {AS_STATED: "green", LEAKS: "amber"}
+POINTS = 120  # of a path, at most
 
 
 def facts(run: AnyPath, public_key: AnyPath | None = None) -> dict[str, Any]:
@@ -149,3 +150,33 @@ def _project(folder: Path) -> dict[str, Any] | None:
 
 def _split(unchecked: tuple[str, ...]) -> list[tuple[str, str, str]]:
     return [what.partition(": ") for what in unchecked]
+
+
+def purposes(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
+    """Return what was released for which purpose: how often, with which noise, and what it would cost alone."""
+    groups: dict[tuple[str, str, str], list[Release]] = {}
+    for release in ledger.releases:
+        groups.setdefault((release.purpose, release.mechanism, release.sampling), []).append(release)
+    return [
+        {
+            "purpose": purpose,
+            "mechanism": mechanism,
+            "sampling": sampling,
+            "rate": max(release.rate for release in found),
+            "count": len(found),
+            "multiplier_min": min(release.multiplier for release in found),
+            "multiplier_max": max(release.multiplier for release in found),
+            "epsilon_alone": total_epsilon(found, delta),
+        }
+        for (purpose, mechanism, sampling), found in groups.items()
+    ]
+
+
+def path(ledger: Ledger) -> list[list[float]]:
+    """Return pairs of a round and what was released by then, which is no guarantee; at most ``POINTS`` of them."""
+    rounds = sorted({release.round for release in ledger.releases})
+    if not rounds:
+        return []
+    step = -(-len(rounds) // POINTS)
+    chosen = sorted({*rounds[::step], rounds[-1]})
+    return [[float(r), value] for r, value in zip(chosen, accumulate(ledger.epsilon_path(chosen), max), strict=True)]

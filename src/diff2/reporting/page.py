@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._numbers import epsilon_text
-from .chart import chart
-from .markup import Markup, join, table, tag, text
+from .markup import Markup, chart, join, table, tag, text
 
 Facts = Mapping[str, Any]
 STYLE = Path(__file__).with_name("page.css")  # on a screen of any width, light and dark, and on paper

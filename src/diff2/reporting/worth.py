@@ -19,7 +19,7 @@ def worth(folder: Path, ledger: Ledger) -> tuple[dict[str, Any] | None, dict[str
     if ledger.header["algorithm"]["name"] in FILTERED and (folder / MODEL).exists():
         from ..fitting.saving import load
 
-        health = load(folder).health
+        health = load(folder)["health"]
         if health is None:
             return None, {"lines": [], "stages": []}
         score = None if health.score is None else {**health.score.to_json(), "sentence": str(health.score)}

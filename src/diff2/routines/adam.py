@@ -23,8 +23,7 @@ from .._validate import positive
 from .._vectors import State, Vector, moved, norm, zeros
 from ..errors import InvalidArgument
 from ..questions import Estimate, Round
-from .base import PostProcessing, fraction
-from .schedule import check_schedule, scheduled
+from .base import PostProcessing, check_schedule, fraction, scheduled
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from ..privacy.release import ADD_OR_REMOVE_ONE
 from ..privacy.signing import Signer
 from ..questions import SCALING, Cohort, Population, Protection
 from .arguments import Compute, check_output, check_values, declare_leaks, placement, split_settings, with_groups
-from .directory import LEDGER, RunDirectory
-from .header import header, same_bytes
+from .directory import LEDGER, RunDirectory, header, same_bytes
 from .loop import Callback, Training
 from .metrics import ExactMetrics
 from .result import TrainResult

@@ -12,17 +12,23 @@ import hashlib
 import hmac
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from .._files import AnyPath, plain, write_whole
+from .._version import __version__
 from ..errors import CheckpointError, InvalidArgument, LedgerError
+from ..gradients import Engine
+from ..planning import Plan
+from ..planning.header import described
 from ..planning.project import enter
 from ..privacy import Ledger, NoiseSource
 from ..privacy.resuming import lasting, require_same_settings
 from ..privacy.signing import Signer, sign_ledger
+from .model_file import model_digest
 
 FORMAT = 4
 CHECKPOINT, LEDGER = "checkpoint.pt", "ledger.jsonl"
@@ -188,3 +194,48 @@ def records_tag(key: bytes, clients: Sequence[Iterable[torch.Tensor]]) -> bytes:
 
 def _keyed(key: bytes, records: Sequence[Iterable[torch.Tensor]] | bytes) -> bytes:
     return hmac.digest(key, records, "blake2b") if isinstance(records, bytes) else records_tag(key, records)
+
+
+def header(
+    noise_plan: Plan,
+    engine: Engine,
+    seed: int | None,
+    leaks: Sequence[str],
+    trust: Mapping[str, Any] | None = None,
+    *,
+    columns: Mapping[str, Any] | None = None,
+    run_file: str | None = None,
+    signed_by: str | None = None,
+) -> dict[str, Any]:
+    """Describe the run for the ledger.
+
+    Args:
+        trust: who adds the noise, where that is not whoever runs this.
+        columns: what each column means, and where its bounds come from.
+        run_file: the text of the run file.
+        signed_by: the public key of whoever will sign the ledger.
+    """
+    file = None if run_file is None else {"text": run_file, "sha256": hashlib.sha256(run_file.encode()).hexdigest()}
+    return {
+        "library": "diff2",
+        "version": __version__,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        **described(noise_plan, trust),
+        "dimension": len(engine.flat),
+        "engine": engine.name,
+        "seeded": seed is not None,
+        "leaks": list(leaks),
+        "columns": plain(columns),
+        "run_file": file,
+        "signed_by": signed_by,
+    }
+
+
+def same_bytes(engine: Engine, output: str) -> dict[str, Any]:
+    """Return what must be the same for a resumed run to give the bytes of one that was never interrupted."""
+    return {
+        "output": output,
+        "start": model_digest(engine.flat.module),
+        "dtype": str(engine.flat.dtype),
+        "chunk_rows": engine.chunk_rows,
+    }
