@@ -15,16 +15,20 @@ from typing import Any
 from .errors import InvalidArgument
 
 
-def at_least(name: str, value: Any, least: int) -> None:
-    """Require a whole number, ``least`` or more."""
+def at_least(name: str, value: Any, least: int, *, optional: bool = False) -> None:
+    """Require a whole number, ``least`` or more; None only where it is ``optional``."""
+    if optional and value is None:
+        return
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise InvalidArgument(f"expected {name} to be a whole number >= {least}, got {name}={value!r}")
     if int(value) < least:
         raise InvalidArgument(f"expected {name} >= {least}, got {name}={value!r}")
 
 
-def positive(name: str, value: Any, *, infinite: bool = False) -> None:
-    """Require a number above zero; infinity only where ``infinite`` says so."""
+def positive(name: str, value: Any, *, infinite: bool = False, optional: bool = False) -> None:
+    """Require a number above zero; infinity, and None, only where that is said."""
+    if optional and value is None:
+        return
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidArgument(f"expected {name} to be a number > 0, got {name}={value!r}")
     if not float(value) > 0:  # false for NaN too

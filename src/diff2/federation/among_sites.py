@@ -66,8 +66,7 @@ class AmongSites:
     def __post_init__(self) -> None:
         if not self.sites or len(set(self.sites)) < len(self.sites):
             raise InvalidArgument(f"expected sites to be different names, got {list(self.sites)!r}")
-        if self.minimum_sites is not None:
-            at_least("minimum_sites", self.minimum_sites, 1)
+        at_least("minimum_sites", self.minimum_sites, 1, optional=True)
 
     @property
     def required_sites(self) -> int:

@@ -55,8 +55,7 @@ class Adam(PostProcessing):
         fraction("beta1", self.beta1)
         fraction("beta2", self.beta2)
         positive("floor", self.floor)
-        if self.max_step_norm is not None:
-            positive("max_step_norm", self.max_step_norm)
+        positive("max_step_norm", self.max_step_norm, optional=True)
         if not isinstance(self.correct_noise, bool):
             raise InvalidArgument(
                 f"expected correct_noise to be True or False, got correct_noise={self.correct_noise!r}"

@@ -72,8 +72,7 @@ class NormalizedDescent(PostProcessing):
 
     def __post_init__(self) -> None:
         check_schedule(self.learning_rate, self.schedule)
-        if self.max_step_norm is not None:
-            positive("max_step_norm", self.max_step_norm)
+        positive("max_step_norm", self.max_step_norm, optional=True)
 
     def step_length(self, number: int, total: int) -> float:
         """Return a length that the step of a round never exceeds, whatever the estimate (up to rounding)."""

@@ -119,5 +119,4 @@ class OpenFit:
             raise Refusal(str(error)) from None
         part = self._table.total(request.statistic, self._census.weights[self._client])
         found = noisy_part(part, self._census, self._client, request, sent, scale, self._source)
-        fields = {"request": sent, "grid": scale.grid, "noise_std": scale.site_std, "together": list(sites)}
-        return Message(ANSWER, fields, {"steps": found.steps}), found.release, ""
+        return found.message(sent, sites), found.release, found.leaf

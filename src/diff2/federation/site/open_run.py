@@ -75,13 +75,7 @@ class OpenRun:
         if self._noise is None:
             return self._clipped_sum(request, sent)
         found = self._noise.answer(request, sent, [(answer.release, answer.leaf) for answer in answers])
-        fields = {
-            "request": sent,
-            "grid": found.scale.grid,
-            "noise_std": found.scale.site_std,
-            "together": [sites[p] for p in found.scale.clients],
-        }
-        return Message(ANSWER, fields, {"steps": found.steps}), found.release, found.leaf
+        return found.message(sent, sites), found.release, found.leaf
 
     def _clipped_sum(self, request: Request, sent: str) -> tuple[Message, Release, str]:
         """Answer with the clipped sum; the server adds the noise."""
