@@ -125,7 +125,7 @@ def test_no_leak_is_without_a_code():
 
 
 def test_words_of_a_ledger_lead_to_the_code():
-    from diff2.cohorts.slots import EXACT_SIZES
+    from diff2.cohorts.draws import EXACT_SIZES
 
     assert code_of(EXACT_SIZES) == "LEAK-SIZES"
     assert code_of("exact training metrics and exact held-out metrics") == "LEAK-METRICS"

@@ -228,8 +228,7 @@ def _alike(kind: AlikeReleases) -> str:
 
 
 def _noise(noise: Plan) -> str:
-    sigmas = {"sigma_1": noise.sigma_1, "sigma_2": noise.sigma_2, "sigma_3": noise.sigma_3}
-    return ", ".join(f"{name} = {value:.6g}" for name, value in sigmas.items() if value is not None)
+    return ", ".join(f"{name} = {value:.6g}" for name, value in noise.sigmas.items() if value is not None)
 
 
 def _cost(epsilon: float, budget: Budget) -> str:

@@ -15,10 +15,9 @@ from ..tables.encode import encode
 from ..tables.kinds import Classes, Counts
 from ..tables.schema import Schema
 from .counts import expected_counts
-from .health import Health
+from .health import Health, spending
 from .linear import LinearModel
 from .perceptron import ModuleModel, NetworkModel
-from .report import spending
 from .saving import load, save
 from .tree_model import TreeModel
 

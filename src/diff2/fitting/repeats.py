@@ -28,7 +28,7 @@ from ..privacy.discrete import discrete_epsilon
 from ..tables.cells import Cells
 from ..tables.frames import Frame
 from ..tables.schema import Schema
-from .report import planned
+from .health import planned
 
 
 class Together(NamedTuple):

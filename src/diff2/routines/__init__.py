@@ -13,19 +13,3 @@ ROUTINES: Registry[type[Routine]] = Registry(
     (GradientDescent, BVRLocalSGD, Momentum, Nesterov, Adam, NormalizedDescent, TorchOptimizer, Averaging),
     check_routine,
 )
-
-__all__ = [
-    "ROUTINES",
-    "SCHEDULES",
-    "Adam",
-    "Averaging",
-    "BVRLocalSGD",
-    "GradientDescent",
-    "Momentum",
-    "Nesterov",
-    "NormalizedDescent",
-    "PostProcessing",
-    "Routine",
-    "TorchOptimizer",
-    "scheduled",
-]

@@ -14,7 +14,7 @@ from .._vectors import Loss
 from ..algorithms import Algorithm
 from ..cohorts import Client, LocalCohort, PerClientCohort
 from ..cohorts.clients import as_clients, as_groups, as_pair
-from ..cohorts.slots import EXACT_SIZES, slots_of
+from ..cohorts.draws import EXACT_SIZES, slots_of
 from ..cohorts.torch_datasets import tensors_of, with_tensors
 from ..errors import InvalidArgument, UnsupportedModel
 from ..gradients import Engine, Shapes, build_engine
