@@ -34,8 +34,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..data.loading import EncodedClients
-from ..data.scaling import Encoding
 from ..planning.plan import opening_release
 from ..privacy import BoundedMean
 from ..questions import Population
@@ -101,22 +99,6 @@ class PrivateScaling:
         return scaled
 
 
-def scaled_encoding(tables: EncodedClients, value: np.ndarray, noise_std: float) -> Encoding:
-    """Return the encoding that maps a column to u, and u to (u - mean) / deviation."""
-    if tables.pending is None:
-        return tables.encoding
-    return _composed(tables.encoding, tables.pending.columns, standard_of(value, noise_std))
-
-
 def _rounding_error(records: int, columns: int) -> float:
     """Bound how far a mean in double precision is from the exact one: one rounding per addition, of at most c."""
     return (records + 16) * 2.0**-53 * SQUARES * math.sqrt(2 * columns)
-
-
-def _composed(encoding: Encoding, columns: tuple[int, ...], standard: Standard) -> Encoding:
-    """Return the encoding that maps a column to u, and u to (u - mean) / deviation."""
-    inputs, names = dict(encoding.inputs), list(encoding.inputs)
-    for j, mean, deviation in zip(columns, standard.mean.tolist(), standard.deviation.tolist(), strict=True):
-        unit = inputs[names[j]]
-        inputs[names[j]] = replace(unit, offset=unit.offset + mean * unit.scale, scale=unit.scale * deviation)
-    return replace(encoding, inputs=inputs)
