@@ -42,6 +42,13 @@ PARTS = Parts(
 ARRAYS, SCHEMA, PREPARATION, LEDGER, HEALTH, README = FILES = (
     "model.safetensors", "schema.json", "preparation.json", "ledger.jsonl", "health.json", "README.md",
 )  # fmt: skip
+HOLDS = {
+    ARRAYS: "the arrays of the model; the guarantee is in its metadata",
+    PREPARATION: "how to rebuild the model from the arrays",
+    SCHEMA: "columns, bounds, categories and target: what was known publicly",
+    HEALTH: "the quality of the model, from releases: a private score, noise against estimates",
+    LEDGER: "every release with its price; diff2 account adds them up",
+}
 FORMAT = "1"
 
 
@@ -84,7 +91,7 @@ def model_sha256(schema: Schema, model: Any, bounds: tuple[float, float]) -> str
 
 def refuse_folder(folder: AnyPath) -> None:
     """Refuse a folder that holds files of another model."""
-    for name in (ARRAYS, SCHEMA, PREPARATION, LEDGER, HEALTH):
+    for name in HOLDS:
         if (Path(folder) / name).exists():
             raise InvalidArgument(f"{Path(folder) / name} exists: a model is never overwritten; choose another folder")
 
@@ -160,6 +167,7 @@ def _readme(guarantee: Guarantee) -> str:
         )
     else:
         shared = "**Share none of these files**: the model is not private."
+    rows = "\n".join(f"| `{name}` | {what} |" for name, what in HOLDS.items())
     return f"""# A fitted model
 
 {guarantee}
@@ -168,11 +176,7 @@ def _readme(guarantee: Guarantee) -> str:
 
 | file | what it holds |
 | --- | --- |
-| `{ARRAYS}` | the arrays of the model; the guarantee is in its metadata |
-| `{PREPARATION}` | how to rebuild the model from the arrays |
-| `{SCHEMA}` | columns, bounds, categories and target: what was known publicly |
-| `{HEALTH}` | the quality of the model, from releases: a private score, noise against estimates |
-| `{LEDGER}` | every release with its price; `diff2 account` adds them up |
+{rows}
 
 Predictions for private rows are private: they are not covered by the guarantee, and are not in this folder.
 
