@@ -82,46 +82,15 @@ class Filter:
         return {"releases": None, "exposure": exposure_of(self.most(parties))}
 
 
-def check_filter(path: str, ledger: Ledger) -> None:
-    """Refuse a ledger of such releases whose header does not follow from its budget, or that spent more."""
-    budget = Budget(ledger.header["budget"]["epsilon"], ledger.header["budget"]["delta"])
-    repeated = ledger.header["algorithm"]["name"] == SELECTION
-    try:
-        found = Filter(budget, ledger.header["algorithm"].get("repetitions") if repeated else None)
-    except (InvalidArgument, TypeError) as error:
-        raise LedgerError(f"{path}, line 1: algorithm is none that was run ({error}); restore a copy") from None
-    try:
-        trust = trust_in(ledger.header, len(ledger.header["client_sizes"]))
-    except (InvalidArgument, KeyError, TypeError) as error:
-        raise LedgerError(f"{path}, line 1: trust is not that of its sites ({error})") from None
-    parties = 1 if trust is None else trust["min_honest_sites"]
-    if ledger.header["planned"] != found.planned(parties):
-        raise LedgerError(
-            f"{path}, line 1: planned is not what follows from budget, algorithm and trust; restore a copy"
-        )
-    for number, release in enumerate(ledger.releases, start=2):
-        if release.round != number - 1:
-            raise LedgerError(f"{path}, line {number}: round={release.round}, and should be {number - 1}")
-        if release.parties != parties:
-            raise LedgerError(f"{path}, line {number}: parties={release.parties}; by trust of line 1 it is {parties}")
-        try:
-            found.spend(1 / release.multiplier, release.purpose)
-        except (BudgetExceeded, ArithmeticError):
-            raise LedgerError(
-                f"{path}, line {number}: with multiplier={release.multiplier} the releases cost more than budget in "
-                "line 1; restore the file from a copy"
-            ) from None
-
-
 def check_fit(path: str, ledger: Ledger) -> None:
-    """Refuse a ledger whose header or releases no fit writes; name line and field."""
+    """Refuse a ledger whose header or releases no fit writes, or that spent more than its budget; name the field."""
     header, first = ledger.header, f"{path}, line 1"
     for name, expected in HEADER.items():
         _require(first, name, header[name], expected)
-    weight = _heaviest(first, header)
+    weight, (left, parties) = _heaviest(first, header), _planned(first, header)
     for number, release in enumerate(ledger.releases, start=2):
         where = f"{path}, line {number}"
-        for name, expected in RELEASE.items():
+        for name, expected in {**RELEASE, "round": number - 1, "parties": parties}.items():
             _require(where, name, getattr(release, name), expected)
         if release.mechanism == EXPONENTIAL:
             _require(where, "clip", release.clip, 1.0)  # a choice has none
@@ -130,6 +99,30 @@ def check_fit(path: str, ledger: Ledger) -> None:
             _check_sensitivity(where, release, weight)
         else:
             raise LedgerError(f"{where}: mechanism={release.mechanism!r} is not one of a fit")
+        try:
+            left.spend(1 / release.multiplier, release.purpose)
+        except (BudgetExceeded, ArithmeticError):
+            raise LedgerError(
+                f"{where}: with multiplier={release.multiplier} the releases cost more than budget in line 1; restore "
+                "the file from a copy"
+            ) from None
+
+
+def _planned(where: str, header: Mapping[str, Any]) -> tuple[Filter, int]:
+    """Return the filter of a budget that nothing is spent of, and the parties to a release; refuse another plan."""
+    algorithm, budget = header["algorithm"], Budget(header["budget"]["epsilon"], header["budget"]["delta"])
+    try:
+        found = Filter(budget, algorithm.get("repetitions") if algorithm["name"] == SELECTION else None)
+    except (InvalidArgument, TypeError) as error:
+        raise LedgerError(f"{where}: algorithm is none that was run ({error}); restore a copy") from None
+    try:
+        trust = trust_in(header, len(header["client_sizes"]))
+    except (InvalidArgument, KeyError, TypeError) as error:
+        raise LedgerError(f"{where}: trust is not that of its sites ({error})") from None
+    parties = 1 if trust is None else trust["min_honest_sites"]
+    if header["planned"] != found.planned(parties):
+        raise LedgerError(f"{where}: planned is not what follows from budget, algorithm and trust; restore a copy")
+    return found, parties
 
 
 def _heaviest(where: str, header: Mapping[str, Any]) -> float:
