@@ -27,8 +27,8 @@ import diff2
 from diff2 import BVRLocalSGD, Diff2, GradientDescent
 from diff2._files import read_json
 from diff2.cohorts.per_client import ClientSums
-from diff2.data.builtin import BuiltinSettings
 from diff2.data.loading import load_clients
+from diff2.data.named import BuiltinSettings
 from diff2.data.scaling import Encoding, Scaling
 from diff2.federation.agreement import Agreement
 from diff2.federation.flare.job import SITE_VARIABLE

@@ -14,8 +14,8 @@ from commands import diff2_here, write_folder
 from diff2.data.loading import load_clients
 from diff2.data.settings import TableSettings
 from diff2.privacy.leaks import CODES, code_of, leak
-from diff2.tables.check import check
 from diff2.tables.draft import draft
+from diff2.tables.encode import check
 from diff2.tables.kinds import Number, Regression
 from diff2.tables.schema import Schema
 from fitted import few_trees
@@ -125,7 +125,7 @@ def test_no_leak_is_without_a_code():
 
 
 def test_words_of_a_ledger_lead_to_the_code():
-    from diff2.cohorts.slots import EXACT_SIZES
+    from diff2.cohorts.draws import EXACT_SIZES
 
     assert code_of(EXACT_SIZES) == "LEAK-SIZES"
     assert code_of("exact training metrics and exact held-out metrics") == "LEAK-METRICS"

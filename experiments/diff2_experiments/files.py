@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from diff2._fields import from_table
 from diff2._validate import nearest
 from diff2.data import places
-from diff2.data.builtin import BuiltinSettings
 from diff2.data.loading import DataSettings, EncodedClients, load_clients
+from diff2.data.named import BuiltinSettings
 from diff2.errors import InvalidArgument, PrivacyLeakWarning
 from diff2.privacy.leaks import leak
 from diff2.runfile.data_table import data_folders, data_settings

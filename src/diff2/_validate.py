@@ -51,16 +51,20 @@ def gathering(found: list[InvalidArgument]) -> Iterator[None]:
         _FOUND.reset(token)
 
 
-def at_least(name: str, value: Any, least: int) -> None:
-    """Require a whole number, ``least`` or more."""
+def at_least(name: str, value: Any, least: int, *, optional: bool = False) -> None:
+    """Require a whole number, ``least`` or more; None only where it is ``optional``."""
+    if optional and value is None:
+        return
     if isinstance(value, bool) or not isinstance(value, Integral):
         wrong(f"expected {name} to be a whole number >= {least}, got {name}={value!r}")
     elif int(value) < least:
         wrong(f"expected {name} >= {least}, got {name}={value!r}")
 
 
-def positive(name: str, value: Any, *, infinite: bool = False) -> None:
-    """Require a number above zero; infinity only where ``infinite`` says so."""
+def positive(name: str, value: Any, *, infinite: bool = False, optional: bool = False) -> None:
+    """Require a number above zero; infinity, and None, only where that is said."""
+    if optional and value is None:
+        return
     if isinstance(value, bool) or not isinstance(value, Real):
         wrong(f"expected {name} to be a number > 0, got {name}={value!r}")
     elif not float(value) > 0:  # false for NaN too

@@ -18,7 +18,8 @@ from typer.main import get_command
 import diff2
 import diff2_experiments
 from commands import POINTER, change, diff2_here, single_line, start, unframed, write_folder
-from diff2.cli.main import app, parse_sizes
+from diff2.cli.main import app
+from diff2.cli.run import parse_sizes
 from diff2.runfile.run import load_model
 from stubs import rechained, untimed
 

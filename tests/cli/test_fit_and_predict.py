@@ -14,8 +14,8 @@ import pytest
 import diff2
 from commands import RUN, diff2_here, single_line, unframed, write_folder
 from diff2 import FittedModel, InvalidArgument, Ledger
+from diff2.tables.files import stream_table
 from diff2.tables.kinds import Number, Regression
-from diff2.tables.streams import stream_table
 from fitted import few_trees, schema, table
 
 

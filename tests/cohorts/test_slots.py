@@ -6,7 +6,7 @@ import torch
 
 import diff2
 from diff2.cohorts import Client, LocalCohort, PerClientCohort
-from diff2.cohorts.slots import in_slots, slots_of
+from diff2.cohorts.draws import in_slots, slots_of
 from diff2.errors import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
 from diff2.models.losses import squared
 from diff2.privacy import NoiseSource

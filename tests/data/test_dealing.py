@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diff2 import InvalidArgument
-from diff2.data.dealing import deal
 from diff2.data.named import DatasetSettings
-from diff2.data.tables import as_table
+from diff2.data.tables import as_table, deal
 
 
 @given(count=st.integers(1, 400), clients=st.integers(1, 12))

@@ -21,10 +21,9 @@ from typer.testing import CliRunner
 
 from diff2.cli.main import app
 from diff2.data import fetching
-from diff2.data.archives import csv_of
 from diff2.data.catalogue import BLOG, CALIFORNIA, CATALOGUE, COVERTYPE, GAS, KDD
 from diff2.data.datasets import load_dataset, verified_csv
-from diff2.data.fetching import fetch
+from diff2.data.fetching import csv_of, fetch
 from diff2.data.places import cache_folder
 from diff2.errors import Diff2Error
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from diff2 import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
 from diff2.data import randhie
-from diff2.data.builtin import BuiltinSettings
 from diff2.data.loading import load_clients
+from diff2.data.named import BuiltinSettings
 from diff2.data.scaling import Encoding, Scaling
 from diff2.data.settings import TableSettings
 from diff2.data.tables import read_clients

@@ -13,7 +13,7 @@ import diff2
 ROOT = Path(diff2.__file__).parent
 ORDER = [
     *("faults", "wire", "among_sites", "fit_agreement", "agreement", "own_noise", "sealed", "server", "site"),
-    *("fit_from_run_file", "from_run_file", "flare"),
+    *("from_run_file", "flare"),
 ]
 FILES = sorted((ROOT / "federation").rglob("*.py"))
 

@@ -135,7 +135,7 @@ def changed():
         ({"seed": 3}, "seed was None and is now 3|seeded was False"),
         ({"weighting": "clients"}, "weighting was"),
         ({"kind": "classes"}, "algorithm was"),
-        ({"data": changed()}, "other records of the same numbers"),
+        ({"data": changed()}, "other records of the same shape"),
         ({"data": {name: values[::-1] for name, values in table(120).items()}}, "other records"),
         ({"data": table(121)}, "client_sizes was"),
     ],

@@ -17,8 +17,16 @@ import diff2
 from diff2 import FittedModel, InvalidArgument
 from diff2.fitting.asking import Answer
 from diff2.fitting.network import REACH, ROUNDS, fit_network, made_up_inputs, network_of
-from diff2.fitting.network_records import Learner, NetworkGradients, NetworkNorms, shapes_of
-from diff2.fitting.network_tasks import Spread, Task, class_task, regression_task
+from diff2.fitting.network_records import (
+    Learner,
+    NetworkGradients,
+    NetworkNorms,
+    Spread,
+    Task,
+    class_task,
+    regression_task,
+    shapes_of,
+)
 from diff2.fitting.preparation import Preparation
 from diff2.gradients import Factors, Transform, build_engine
 from diff2.models.losses import squared

@@ -27,7 +27,7 @@ TARGETS = {
 
 def spent(ledger):
     """Return the number of releases and the share of the budget by purpose."""
-    from diff2.fitting.report import planned
+    from diff2.fitting.health import planned
 
     total, found = planned(ledger)[1], {}
     for release in ledger.releases:

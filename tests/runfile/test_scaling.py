@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 
 from diff2 import DPGD, Budget, CheckpointError, InvalidArgument, Ledger, Population, mlp, plan, prepare
 from diff2.data.loading import Pending, load_clients
-from diff2.data.moments import SQUARES, radius, standard_of, vector_sum
 from diff2.data.settings import TableSettings
 from diff2.errors import LedgerError
 from diff2.privacy import Mechanism, NoiseSource, gdp_mu
 from diff2.routines import GradientDescent
 from diff2.runfile.preview import preview
 from diff2.runfile.reader import read_run_file
-from diff2.runfile.run import load_model, train_run_file
-from diff2.runfile.scaling import PrivateScaling, scaled_encoding
+from diff2.runfile.run import load_model, scaled_encoding, train_run_file
 from diff2.training import directory as directories
 from diff2.training.directory import CHECKPOINT, LEDGER, RunDirectory
 from diff2.training.loop import Training
+from diff2.training.scaling import SQUARES, PrivateScaling, radius, standard_of, vector_sum
 from stubs import in_memory_ledger, is_normal, untimed
 
 STEP = GradientDescent(learning_rate=0.1)

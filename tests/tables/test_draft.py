@@ -10,9 +10,8 @@ import pytest
 
 from commands import diff2_here
 from diff2.errors import InvalidArgument, PrivacyLeakError, PrivacyLeakWarning
-from diff2.tables.check import check
 from diff2.tables.draft import draft
-from diff2.tables.encode import encode
+from diff2.tables.encode import check, encode
 from diff2.tables.file_format import FileFormat
 from diff2.tables.kinds import Category, Classes, Counts, Date, Flag, Number, Regression
 from diff2.tables.schema import Schema

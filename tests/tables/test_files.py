@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from diff2.errors import InvalidArgument
 from diff2.tables import files
 from diff2.tables.file_format import FileFormat
-from diff2.tables.files import read_tables
-from diff2.tables.streams import stream_table
+from diff2.tables.files import read_tables, stream_table
 
 TEXT = "name;größe\nJürgen;1,5\nZoë;\n"
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import diff2
-from diff2.training.health import health_of, noise_share
+from diff2.training.result import health_of, noise_share
 
 
 def history(signal, std, dimension, rounds=200, seed=0):

@@ -172,13 +172,16 @@ def test_resume_with_nothing_there_starts(tmp_path):
     assert len(train(tmp_path / "new", resume=True).history["round"]) == ROUNDS
 
 
-def test_killed_before_there_was_a_ledger(tmp_path, monkeypatch):
+@pytest.mark.parametrize("written", [None, b"", b'{"kind": "header", "fo'])
+def test_killed_before_there_was_a_ledger(tmp_path, monkeypatch, written):
     """The checkpoint with the key comes first: without it the lines of a ledger could not be made again."""
     with monkeypatch.context() as patched:
-        patched.setattr(directories, "Ledger", lambda *arguments: (_ for _ in ()).throw(Killed))
+        patched.setattr("diff2.planning.directory.Ledger", lambda *arguments: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             train(tmp_path / "cut")
     assert [path.name for path in (tmp_path / "cut").iterdir()] == [CHECKPOINT]
+    if written is not None:
+        (tmp_path / "cut" / LEDGER).write_bytes(written)
     resumed = train(tmp_path / "cut", resume=True)
     assert same(train(tmp_path / "whole"), resumed, tmp_path / "whole", tmp_path / "cut")
 

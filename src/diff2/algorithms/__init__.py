@@ -15,18 +15,3 @@ ALGORITHMS: Registry[type[Algorithm]] = Registry(
     (Diff2, RecursiveDiff2, DPGD, GD, DPSGD, DPSRM, SRNSGD, DPFedAvg, DPScaffold),
     check_algorithm,
 )
-
-__all__ = [
-    "ALGORITHMS",
-    "DPGD",
-    "DPSGD",
-    "DPSRM",
-    "GD",
-    "SRNSGD",
-    "Algorithm",
-    "DPFedAvg",
-    "DPScaffold",
-    "Diff2",
-    "RecursiveDiff2",
-    "rounds_for",
-]

@@ -112,9 +112,9 @@ def submit(
     """Submit a job, follow it, and resume the run with a new job if it stops."""
     with ending(f"resume with: {command('diff2', 'federate', 'submit', job, '--kit', kit)}"):
         require_flare()
+        from ..federation.flare.follow import submit as submit_job
         from ..federation.flare.job import read_job
         from ..federation.flare.launch import read_kit
-        from ..federation.flare.submit import submit as submit_job
 
         spec = read_job(job)
         with job_reporter(spec.agreement, show=shown(quiet or as_json)) as report:

@@ -95,8 +95,8 @@ def approve(
         from ..errors import InvalidArgument
         from ..federation.from_run_file import agreement_of
         from ..federation.site.approval import approve as write_approval
+        from ..federation.site.approval import review
         from ..federation.site.policy import read_site_file
-        from ..federation.site.review import review
         from ..runfile.fit import read_federated
 
         file, agreement = read_site_file(site), agreement_of(read_federated(run_file), seed)

@@ -94,7 +94,7 @@ def count_of_releases(made: int, planned: int | None) -> str:
 
 def account_document(ledger: Ledger, delta: float) -> dict[str, Any]:
     """Return what a ledger says, as plain values."""
-    from ..reporting.releases import purposes
+    from ..reporting.facts import purposes
 
     return {
         "epsilon": ledger.epsilon(delta),
@@ -110,6 +110,8 @@ def account_document(ledger: Ledger, delta: float) -> dict[str, Any]:
 
 def show_account(ledger: Ledger, path: Path, delta: float) -> None:
     """Print what a ledger says."""
+    from ..reporting.page import purpose_cells
+
     budget, stated, released = ledger.header["budget"], ledger.epsilon(delta), ledger.released_epsilon(delta)
     less = released < stated * (1 - 1e-9)
     show_facts(
@@ -123,7 +125,7 @@ def show_account(ledger: Ledger, path: Path, delta: float) -> None:
             "budget": f"{budget['epsilon']} at delta {budget['delta']:g}",
         },
     )
-    cells = [_purpose_cells(row) for row in account_document(ledger, delta)["purposes"]]
+    cells = [purpose_cells(row, digits=6) for row in account_document(ledger, delta)["purposes"]]
     show_rows("releases by purpose", cells, ["purpose", "count", "noise multiplier", "epsilon alone"])
     show_guarantee(str(ledger.guarantee(delta)))
 
@@ -203,15 +205,6 @@ def _error_title(dimension: int | None) -> str:
     return "squared error per parameter" if dimension is None else f"squared error, {dimension} parameters"
 
 
-def _purpose_cells(row: Mapping[str, Any]) -> list[str]:
-    low, high = f"{row['multiplier_min']:.6g}", f"{row['multiplier_max']:.6g}"
-    name = row["purpose"] if row["mechanism"] == "gaussian" else f"{row['purpose']} ({row['mechanism']})"
-    if row["sampling"] != "full":
-        name += f" ({row['sampling']} batches, rate {row['rate']:.3g})"
-    multiplier = low if low == high else f"{low} to {high}"
-    return [name, f"{row['count']:,}", multiplier, epsilon_text(row["epsilon_alone"])]
-
-
 def _clients(population: Population) -> str:
     sizes, m = population.sizes, population.clients_per_round
     weights = f"{len(sizes)} with {sum(sizes):,} records (equal weight per {population.weighting[:-1]})"
@@ -228,8 +221,7 @@ def _alike(kind: AlikeReleases) -> str:
 
 
 def _noise(noise: Plan) -> str:
-    sigmas = {"sigma_1": noise.sigma_1, "sigma_2": noise.sigma_2, "sigma_3": noise.sigma_3}
-    return ", ".join(f"{name} = {value:.6g}" for name, value in sigmas.items() if value is not None)
+    return ", ".join(f"{name} = {value:.6g}" for name, value in noise.sigmas.items() if value is not None)
 
 
 def _cost(epsilon: float, budget: Budget) -> str:

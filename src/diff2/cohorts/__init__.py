@@ -3,5 +3,3 @@
 from .clients import Client
 from .per_client import PerClientCohort
 from .pooled import LocalCohort
-
-__all__ = ["Client", "LocalCohort", "PerClientCohort"]

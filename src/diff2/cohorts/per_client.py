@@ -21,8 +21,7 @@ from ..privacy import BoundedMean, NoiseSource
 from ..questions import Population, Question
 from .bounds import combine, zero_mean
 from .clients import Client
-from .draws import asked_clients, by_group, clipped, drawn_masks, drawn_rows
-from .slots import exact_weights, in_slots
+from .draws import asked_clients, by_group, clipped, drawn_masks, drawn_rows, exact_weights, in_slots
 
 
 class ClientSums:

@@ -18,8 +18,7 @@ import numpy as np
 from .._files import AnyPath
 from .._validate import one_of
 from ..errors import InvalidArgument
-from ..tables.cell_column import Cells
-from ..tables.cells import Lookup
+from ..tables.cells import Cells, Lookup
 from ..tables.files import read_tables
 from ..tables.frames import Frame
 from .catalogue import Entry, Provenance, entry_of

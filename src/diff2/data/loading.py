@@ -7,12 +7,10 @@ import numpy as np
 
 from ..errors import InvalidArgument
 from . import randhie
-from .builtin import BuiltinSettings
-from .dealing import deal, hold_out
-from .named import DatasetSettings
+from .named import BuiltinSettings, DatasetSettings
 from .scaling import Encoding, choose_encoding, private_ranges
 from .settings import TableSettings
-from .tables import ClientTable, read_clients, texts
+from .tables import ClientTable, deal, hold_out, read_clients, texts
 
 DataSettings = TableSettings | DatasetSettings | BuiltinSettings
 Pair = tuple[np.ndarray, np.ndarray]  # inputs and targets

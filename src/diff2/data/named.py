@@ -1,17 +1,20 @@
-"""``[data] dataset = "covertype"``: a public table of the catalogue, dealt to clients."""
+"""``[data] dataset = "covertype"``: a table of the catalogue, dealt to clients; ``builtin = "randhie"``: of our own."""
 
 from dataclasses import dataclass
 
 from .._validate import nearest, one_of
 from ..errors import InvalidArgument
+from . import randhie
 from .catalogue import entry_of
 from .datasets import ROWS, SYMBOLIC, check_totals, input_names, read_frame
 from .places import require
+from .scaling import Encoding, Scaling
 from .settings import CommonSettings, TableSettings
 from .tables import ClientTable, split_by_column
 
 INDICATORS = ("keep", "scale")
 UNIT = (-1.0, 1.0)  # as bounds of an indicator: 0 stays 0 and 1 stays 1
+BUILTIN = ("randhie",)
 
 
 @dataclass(frozen=True)
@@ -121,3 +124,43 @@ class DatasetSettings(CommonSettings):
         plain = () if self.client_column is None else (self.client_column,)
         names = input_names(entry, self.symbolic, plain, totals=self.totals)
         return tuple(name for name in names if name != self.client_column)
+
+
+@dataclass(frozen=True)
+class BuiltinSettings:
+    """The ``[data]`` table of a run file that uses a built-in table: clients, inputs and held-out records come with it.
+
+    Args:
+        builtin: ``"randhie"``: doctor visits at six sites, see ``data/randhie.py``; a fifth of the people is held out.
+        group_column: ``"zper"`` protects people instead of person-years.
+    """
+
+    builtin: str
+    group_column: str | None = None
+
+    def __post_init__(self) -> None:
+        one_of("builtin", self.builtin, BUILTIN)
+        if self.group_column not in (None, randhie.PERSON):
+            raise InvalidArgument(
+                f"expected group_column to be {randhie.PERSON!r} with builtin={self.builtin!r}, got "
+                f"group_column={self.group_column!r}"
+            )
+
+    @property
+    def opening_share(self) -> None:
+        """Nothing is spent before the first round."""
+        return None
+
+    @property
+    def inputs(self) -> int:
+        """How many inputs the model needs."""
+        return len(randhie.FEATURES)
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs the model needs."""
+        return 1
+
+    def encoding(self) -> Encoding:
+        """Return how its values are used: as ``randhie.scale`` gives them."""
+        return Encoding({name: Scaling() for name in randhie.FEATURES}, f"log(1 + {randhie.TARGET})", Scaling(), None)

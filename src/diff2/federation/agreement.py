@@ -15,8 +15,8 @@ from .._fields import convert, from_table
 from .._files import plain
 from ..algorithms import ALGORITHMS, Algorithm
 from ..algorithms.interval import AUTO
-from ..algorithms.named import named, without_none
-from ..data.scaling import Encoding
+from ..algorithms.named import named
+from ..data.scaling import Encoding, Scaling
 from ..errors import InvalidArgument
 from ..gradients import Engine, Shapes, build_engine
 from ..models.losses import resolve_loss
@@ -25,12 +25,12 @@ from ..planning import Plan, plan
 from ..privacy.trust import Trust
 from ..questions import Protection
 from ..runfile.reader import ModelSettings, PrivacySettings, RunSettings, portable, protection_of
-from .among_sites import AmongSites
-from .fit_agreement import SERVER, FitAgreement, read_fit_agreement
+from .among_sites import OTHER_VERSION, SERVER, SHARED, AmongSites, Column, read_shared, read_table
+from .fit_agreement import FitAgreement, read_fit_agreement
 
 FORMAT = 4
-TABLES = ("algorithm", "model", "privacy", "run", "trust")
-OTHERS = ("encoding", "sites", "minimum_sites", "group_column", "leaks")
+TABLES = ("algorithm", "model", "privacy", "run")
+OTHERS = ("encoding", "group_column", "leaks")
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,18 @@ class Agreement(AmongSites):
     def target(self) -> str:
         return self.encoding.target
 
-    def agrees(self, name: str, column: Any) -> bool:
-        """Whether the run takes a column for what a site says that it is."""
-        found: bool = column.means(name, self.encoding)
-        return found
+    def meaning(self, name: str) -> Column | None:
+        """Return bounds, stand-in and unit, or the classes of the target; None: it has no bounds, or another scale."""
+        encoding, scaling, made = self.encoding, self.encoding.inputs.get(name), Scaling.of_input
+        if name == encoding.target:
+            if encoding.classes is not None:
+                return Column(classes=encoding.classes)
+            scaling, made = encoding.target_scaling, Scaling.of_target
+        if scaling is None or scaling.low is None or scaling.high is None:
+            return None
+        bounds = scaling.low, scaling.high
+        alike = made(bounds, scaling.missing, scaling.unit) == scaling
+        return Column(None, bounds, scaling.missing, scaling.unit) if alike else None
 
     @property
     def grouped(self) -> bool:
@@ -133,11 +141,9 @@ class Agreement(AmongSites):
             "privacy": plain(asdict(self.privacy)),
             "run": plain(asdict(self.run)),
             "encoding": self.encoding.to_json(),
-            "sites": list(self.sites),
-            "minimum_sites": self.minimum_sites,
             "group_column": self.group_column,
             "leaks": list(self.leaks),
-            "trust": asdict(self.trust),
+            **super().to_json(),
         }
 
 
@@ -149,11 +155,11 @@ def read_agreement(fields: Any) -> AnyAgreement:
     if isinstance(fields, Mapping) and "fit" in fields:
         return read_fit_agreement(fields)
     if not isinstance(fields, Mapping) or fields.get("format") != FORMAT:
-        raise InvalidArgument("the agreement is from another version of diff2; all parties need the same version")
-    missing = sorted({*TABLES, *OTHERS} - set(fields))
+        raise InvalidArgument(OTHER_VERSION)
+    missing = sorted({*TABLES, *OTHERS, *SHARED} - set(fields))
     if missing:
         raise InvalidArgument(f"the agreement lacks {missing}")
-    tables = {name: _table(name, fields[name]) for name in TABLES}
+    tables = {name: read_table(fields, name) for name in TABLES}
     _refuse_foreign_code(tables["algorithm"])
     if tables["model"].pop("name", None) != "mlp":
         raise InvalidArgument("expected the model to be 'mlp'; other models cannot be described in an agreement yet")
@@ -170,18 +176,10 @@ def read_agreement(fields: Any) -> AnyAgreement:
         privacy=from_table(PrivacySettings, "privacy", tables["privacy"]),
         run=from_table(RunSettings, "run", tables["run"]),
         encoding=encoding,
-        sites=convert("sites", fields["sites"], tuple[str, ...]),
-        minimum_sites=convert("minimum_sites", fields["minimum_sites"], int) if fields["minimum_sites"] else None,
         group_column=group,
         leaks=convert("leaks", fields["leaks"], tuple[str, ...]),
-        trust=from_table(Trust, "trust", tables["trust"]),
+        **read_shared(fields),
     )
-
-
-def _table(name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise InvalidArgument(f"expected [{name}] of the agreement to be a table")
-    return without_none(value)
 
 
 def _refuse_foreign_code(table: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from .._fields import convert, from_table
+from .._fields import from_table
 from .._files import plain
 from ..errors import InvalidArgument
 from ..planning.filter import FILTER, MOST_RELEASES, Filter
@@ -20,12 +20,11 @@ from ..runfile.reader import PrivacySettings, RunSettings
 from ..tables.files import FileFormat
 from ..tables.kinds import Category, Classes, Counts, Flag, Number, Regression
 from ..tables.schema import Schema
-from .among_sites import AmongSites
+from .among_sites import OTHER_VERSION, SERVER, SHARED, AmongSites, Column, read_shared, read_table
 
 FORMAT = 1
-SERVER = Trust()
 LARGEST_BOUND = 1e15  # of columns and target: all that is computed from them stays far from overflow
-KEYS = ("fit", "schema", "settings", "sites", "minimum_sites", "trust")
+KEYS = ("fit", "schema", "settings", *SHARED)
 
 
 class FitPlan(NamedTuple):
@@ -94,26 +93,18 @@ class FitAgreement(AmongSites):
         """Return what the fit may cost at most."""
         return FitPlan(tuple(sizes), Filter(self.privacy.budget).most())
 
-    def meaning(self, name: str) -> dict[str, Any] | None:
-        """Return bounds and unit, or classes, of a column, as a site can pin them; None: it cannot."""
+    def meaning(self, name: str) -> Column | None:
+        """Return bounds and unit, or classes; a missing value stays missing."""
         part = self.schema.target if name == self.target else self.schema.columns.get(name)
         if isinstance(part, Category | Classes):
-            return {"classes": part.values}
+            return Column(classes=part.values) if len(part.values) > 1 else None
         if isinstance(part, Flag):
-            return {"bounds": (0.0, 1.0)}
+            return Column(bounds=(0.0, 1.0))
         if isinstance(part, Counts):
-            return {"bounds": (0.0, float(part.high))}
+            return Column(bounds=(0.0, float(part.high)))
         if isinstance(part, Number | Regression) and part.low is not None and part.high is not None:
-            return {"bounds": (float(part.low), float(part.high)), "unit": part.unit}
+            return Column(bounds=(float(part.low), float(part.high)), unit=part.unit)
         return None
-
-    def agrees(self, name: str, column: Any) -> bool:
-        """Whether the fit takes a column for what a site says that it is; a missing value stays missing."""
-        if name not in (*self.inputs, self.target):
-            return True  # it does not use it, or as the name of groups
-        pinned = {"bounds": column.bounds, "classes": column.classes, "unit": column.unit, "missing": column.missing}
-        meant = self.meaning(name)
-        return meant is not None and pinned == {"bounds": None, "classes": None, "unit": "", "missing": None} | meant
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; the order of the columns is part of them."""
@@ -122,33 +113,23 @@ class FitAgreement(AmongSites):
             "fit": FORMAT,
             "schema": plain({**schema, "columns": list(schema["columns"].items())}),
             "settings": plain(asdict(self.settings)),
-            "sites": list(self.sites),
-            "minimum_sites": self.minimum_sites,
-            "trust": asdict(self.trust),
+            **super().to_json(),
         }
 
 
 def read_fit_agreement(fields: Mapping[str, Any]) -> FitAgreement:
     """Read what :meth:`FitAgreement.to_json` wrote; unknown names and keys are refused, and nothing is imported."""
     if fields.get("fit") != FORMAT or set(fields) != set(KEYS):
-        raise InvalidArgument("the agreement is from another version of diff2; all parties need the same version")
+        raise InvalidArgument(OTHER_VERSION)
     try:
         schema = dict(fields["schema"])
         pairs = [(name, table) for name, table in schema["columns"]]
         if len({name for name, _ in pairs}) < len(pairs) or not all(isinstance(name, str) for name, _ in pairs):
             raise ValueError("columns")
         found = Schema.from_json({**schema, "columns": dict(pairs)})
-        settings, trust = (
-            {name: value for name, value in fields[key].items() if value is not None} for key in ("settings", "trust")
-        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, InvalidArgument):
             raise
         raise InvalidArgument(f"the agreement on a fit is damaged ({type(error).__name__})") from None
-    return FitAgreement(
-        found,
-        from_table(FitSettings, "fit", settings),
-        convert("sites", fields["sites"], tuple[str, ...]),
-        from_table(Trust, "trust", trust),
-        convert("minimum_sites", fields["minimum_sites"], int) if fields["minimum_sites"] else None,
-    )
+    settings = from_table(FitSettings, "fit", read_table(fields, "settings"))
+    return FitAgreement(found, settings, **read_shared(fields))

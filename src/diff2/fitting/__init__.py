@@ -5,5 +5,3 @@ from .fit import fit
 from .model import FittedModel
 from .rehearsal import rehearse
 from .select import Selected, select
-
-__all__ = ["Evaluation", "FittedModel", "Selected", "evaluate", "fit", "rehearse", "select"]

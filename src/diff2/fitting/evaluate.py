@@ -141,7 +141,7 @@ def evaluate(
         found = slope_and_bias(answer, size, census.heaviest)
     ledger.close()
     if run.directory is not None:
-        run.directory.complete()
+        run.directory.finish()
     return Evaluation(score, ledger, **found)
 
 

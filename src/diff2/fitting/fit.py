@@ -96,7 +96,7 @@ def fit(
     found = fitted(known, opening, epsilon, score=score, method=chosen, why=why, module=model)
     if directory is not None and opening.directory is not None:
         found.save(directory)
-        opening.directory.complete()
+        opening.directory.finish()
     return found
 
 

@@ -15,11 +15,10 @@ from ..tables.encode import encode
 from ..tables.kinds import Classes, Counts
 from ..tables.schema import Schema
 from .counts import expected_counts
-from .health import Health
+from .health import Health, spending
 from .linear import LinearModel
 from .perceptron import ModuleModel, NetworkModel
-from .report import spending
-from .saving import Saved, load, save
+from .saving import load, save
 from .tree_model import TreeModel
 
 
@@ -77,7 +76,7 @@ class FittedModel:
         >>> bool((again.predict_proba(table) == model.predict_proba(table)).all())
         True
         """
-        return save(folder, Saved(self.schema, self.model, self.bounds, self.ledger, self.health))
+        return save(folder, self)
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write predictor and preparation as one ONNX file, which takes raw rows (extra ``onnx``).
@@ -98,13 +97,14 @@ class FittedModel:
             module: the ``torch.nn.Module`` that was given to ``fit``, if one was: only its state is saved.
         """
         saved = load(folder)
-        if isinstance(saved.model, ModuleModel) != (module is not None):
+        model = saved["model"]
+        if isinstance(model, ModuleModel) != (module is not None):
             if module is None:
                 remedy = "is that of a torch module, whose code is not saved; load it in Python, with module=..."
             else:
                 remedy = "needs no module; leave module out"
             raise InvalidArgument(f"the model in {folder} {remedy}")
-        return cls(*saved if module is None else saved._replace(model=saved.model.having(module)))
+        return cls(**saved if module is None else {**saved, "model": model.having(module)})
 
     def _outputs(self, data: Any) -> np.ndarray:
         rows = encode(data, self.schema, with_target=False).rows

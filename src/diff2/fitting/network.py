@@ -30,8 +30,16 @@ from ..tables.kinds import Classes, Counts, Target
 from ..tables.rows import Rows
 from .asking import Answer, Ask
 from .linear import half_octaves, radius_from
-from .network_records import Learner, NetworkGradients, NetworkNorms, shapes_of
-from .network_tasks import Task, class_task, count_task, regression_task
+from .network_records import (
+    Learner,
+    NetworkGradients,
+    NetworkNorms,
+    Task,
+    class_task,
+    count_task,
+    regression_task,
+    shapes_of,
+)
 from .perceptron import ModuleModel, NetworkModel, Perceptron
 from .preparation import MAX_WHITENED, Preparation
 from .regression import prepared

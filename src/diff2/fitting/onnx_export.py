@@ -14,8 +14,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from ..errors import Diff2Error, InvalidArgument
-from ..tables.cell_column import Cells
-from ..tables.cells import MISSING, category_key, text_of
+from ..tables.cells import MISSING, Cells, category_key, text_of
 from ..tables.encode import encode_numeric
 from ..tables.kinds import LARGEST, Category, Classes, Counts, Date, Flag
 from ..tables.schema import Schema

@@ -47,13 +47,6 @@ class Graph:
         """Return a tensor within bounds."""
         return self("Clip", tensor, float(low), float(high))
 
-    def total(self, *tensors: str) -> str:
-        """Return the sum of tensors, from the left."""
-        found, *others = tensors
-        for other in others:
-            found = self("Add", found, other)
-        return found
-
     def beside(self, tensors: list[str]) -> str:
         """Return the columns of several tensors side by side."""
         return tensors[0] if len(tensors) == 1 else self("Concat", *tensors, axis=1)

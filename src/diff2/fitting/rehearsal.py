@@ -26,8 +26,8 @@ from .asking import Scores, Statistic
 from .cohort import Census, ClientTable
 from .expectation import Expectation, expectation
 from .fit import algorithm_of, fitted
+from .health import planned
 from .opening import Opened, Terms, budget_of, delta_of, header_of, public_draws
-from .report import planned
 from .session import Session
 
 MADE_UP = 4096  # records at most

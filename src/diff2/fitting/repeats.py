@@ -25,10 +25,10 @@ from ..errors import CompositionWarning
 from ..privacy import Ledger
 from ..privacy.accounting import gdp_epsilon
 from ..privacy.discrete import discrete_epsilon
-from ..tables.cell_column import Cells
+from ..tables.cells import Cells
 from ..tables.frames import Frame
 from ..tables.schema import Schema
-from .report import planned
+from .health import planned
 
 
 class Together(NamedTuple):

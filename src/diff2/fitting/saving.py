@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._files import in_order, to_json, write_whole
+from .._files import AnyPath, in_order, to_json, write_whole
 from .._version import __version__
 from ..errors import InvalidArgument
 from ..planning.verify import verify
-from ..privacy import Ledger
+from ..privacy import Guarantee, Ledger
 from ..tables.schema import Schema
 from .columns import Column
 from .health import Health
@@ -33,6 +32,9 @@ from .shapes import shape_faults
 from .statistics import Design
 from .tree_model import Binning, Half, Tree, TreeModel
 
+if TYPE_CHECKING:
+    from .model import FittedModel
+
 PARTS = Parts(
     LinearModel, CurvedModel, TreeModel, Perceptron, ModuleModel, Design, Preparation, Column, Whitening, Projections,
     Binning, Tree, Half,
@@ -40,20 +42,17 @@ PARTS = Parts(
 ARRAYS, SCHEMA, PREPARATION, LEDGER, HEALTH, README = FILES = (
     "model.safetensors", "schema.json", "preparation.json", "ledger.jsonl", "health.json", "README.md",
 )  # fmt: skip
+HOLDS = {
+    ARRAYS: "the arrays of the model; the guarantee is in its metadata",
+    PREPARATION: "how to rebuild the model from the arrays",
+    SCHEMA: "columns, bounds, categories and target: what was known publicly",
+    HEALTH: "the quality of the model, from releases: a private score, noise against estimates",
+    LEDGER: "every release with its price; diff2 account adds them up",
+}
 FORMAT = "1"
 
 
-class Saved(NamedTuple):
-    """What a folder holds."""
-
-    schema: Schema
-    model: Any
-    bounds: tuple[float, float]
-    ledger: Ledger
-    health: Health | None = None
-
-
-def save(folder: str | os.PathLike[str], saved: Saved) -> Path:
+def save(folder: AnyPath, saved: FittedModel) -> Path:
     """Write a model to a folder, which may hold its ledger, or all of it, already and nothing of another model."""
     from safetensors.numpy import save as to_bytes
 
@@ -68,7 +67,7 @@ def save(folder: str | os.PathLike[str], saved: Saved) -> Path:
     metadata = {
         "format": FORMAT,
         "library": f"diff2 {__version__}",
-        "guarantee": str(saved.ledger.guarantee()),
+        "guarantee": str(saved.guarantee),
         **{f"sha256 of {name}": hashlib.sha256(data).hexdigest() for name, data in documents.items()},
     }
     target.mkdir(parents=True, exist_ok=True)
@@ -80,7 +79,7 @@ def save(folder: str | os.PathLike[str], saved: Saved) -> Path:
             copy.close(saved.ledger.model)
     for name, data in documents.items():
         write_whole(target / name, data)
-    write_whole(target / README, _readme(saved).encode())
+    write_whole(target / README, _readme(saved.guarantee).encode())
     write_whole(target / ARRAYS, in_order(to_bytes(arrays, metadata)))
     return target
 
@@ -90,15 +89,15 @@ def model_sha256(schema: Schema, model: Any, bounds: tuple[float, float]) -> str
     return _sha256(*_described(schema, model, bounds))
 
 
-def refuse_folder(folder: str | os.PathLike[str]) -> None:
+def refuse_folder(folder: AnyPath) -> None:
     """Refuse a folder that holds files of another model."""
-    for name in (ARRAYS, SCHEMA, PREPARATION, LEDGER, HEALTH):
+    for name in HOLDS:
         if (Path(folder) / name).exists():
             raise InvalidArgument(f"{Path(folder) / name} exists: a model is never overwritten; choose another folder")
 
 
-def load(folder: str | os.PathLike[str]) -> Saved:
-    """Read a model; what is not as :func:`save` writes it is refused. Nothing in the folder is run."""
+def load(folder: AnyPath) -> dict[str, Any]:
+    """Read the fields of a fitted model; what is not as :func:`save` writes it is refused, and nothing is run."""
     from safetensors import SafetensorError, safe_open
 
     source = Path(folder)
@@ -134,7 +133,7 @@ def load(folder: str | os.PathLike[str]) -> Saved:
     ledger = verify(source / LEDGER).ledger
     if ledger.model != _sha256(documents, arrays):
         raise InvalidArgument(f"{source / LEDGER} is the ledger of another model; copy the folder again")
-    return Saved(schema, model, (low, high), ledger, health)
+    return {"schema": schema, "model": model, "bounds": (low, high), "ledger": ledger, "health": health}
 
 
 def _described(
@@ -160,8 +159,7 @@ def _sha256(documents: Mapping[str, bytes], arrays: Mapping[str, np.ndarray]) ->
     return found.hexdigest()
 
 
-def _readme(saved: Saved) -> str:
-    guarantee = saved.ledger.guarantee()
+def _readme(guarantee: Guarantee) -> str:
     if guarantee.private:
         shared = (
             "The files below hold only public facts and what was released under this guarantee. "
@@ -169,6 +167,7 @@ def _readme(saved: Saved) -> str:
         )
     else:
         shared = "**Share none of these files**: the model is not private."
+    rows = "\n".join(f"| `{name}` | {what} |" for name, what in HOLDS.items())
     return f"""# A fitted model
 
 {guarantee}
@@ -177,11 +176,7 @@ def _readme(saved: Saved) -> str:
 
 | file | what it holds |
 | --- | --- |
-| `{ARRAYS}` | the arrays of the model; the guarantee is in its metadata |
-| `{PREPARATION}` | how to rebuild the model from the arrays |
-| `{SCHEMA}` | columns, bounds, categories and target: what was known publicly |
-| `{HEALTH}` | the quality of the model, from releases: a private score, noise against estimates |
-| `{LEDGER}` | every release with its price; `diff2 account` adds them up |
+{rows}
 
 Predictions for private rows are private: they are not covered by the guarantee, and are not in this folder.
 

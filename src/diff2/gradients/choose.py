@@ -44,11 +44,10 @@ from .columns import ColumnsEngine
 from .compiled import CompiledEngine
 from .engine import Engine
 from .ghost import GhostEngine
-from .groups import row_by_row
 from .network import NetworkEngine
 from .per_record import LoopEngine, VmapEngine
 from .probe import PROBE, PROBE_ROWS, Shapes
-from .records import Records
+from .records import Records, row_by_row
 from .stochastic import Masks
 
 ENGINES: dict[str, type[Engine]] = {
@@ -78,7 +77,7 @@ def build_engine(
         dtype: type of the parameters; None: as they are.
         device: where to compute; None: where the parameters are.
         chunk_rows: records that go through together; None: as many as suit the processor's cache.
-        grouped: a record is a group of several rows (``groups.py``): engines then take inputs of shape (groups,
+        grouped: a record is a group of several rows (``records.py``): engines then take inputs of shape (groups,
             rows, ...), with any number of rows. The shapes are those of a row.
         engine: "auto", "portable", or the name of an engine.
         example: a few records to try the model on, where it cannot take made-up ones. They are not protected: use

@@ -61,7 +61,7 @@ class Engine:
         device: where to compute; None: where the parameters are.
         chunk_rows: records that go through together; None: as many as suit the processor's cache.
         cache_bytes: memory that the passes over one set of records may take between rounds.
-        grouped: a record is a group of several rows (``groups.py``), as many as the inputs of a call have.
+        grouped: a record is a group of several rows (``records.py``), as many as the inputs of a call have.
     """
 
     name: ClassVar[str]

@@ -1,4 +1,16 @@
-"""Records on their way through an engine: in chunks, with weights; and what is kept of them between rounds."""
+r"""Records on their way through an engine: in chunks, with weights; and what is kept of them between rounds.
+
+The engines clip what one record contributes. With ``grouped``, a record is a group, say all visits of a patient: inputs
+and targets have the shape (groups, rows, ...), and the loss of a group is the **sum** of the losses of its rows, and so
+is its gradient:
+
+.. math::
+    \nabla \ell_i(x) = \sum_{t=1}^{k} \nabla \ell_{it}(x).
+
+The module itself sees rows, not groups: nothing about it has to change. Groups with the same number of rows go through
+in one call, which has a cache of its own. A group with a row that has no finite gradient counts as zero. Where the
+gradient of a row depends on its batch (``nn.Embedding`` with ``scale_grad_by_freq``), the batch is the group.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +18,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from .._vectors import Vector
+from .._vectors import Loss, Vector
 
 ALIGNMENT = 64  # bytes, of memory that PyTorch gives out
 UNDERFLOW = 2.0**-110  # 2^16 times the least normal number of single precision; 2^-10 of the least squared radius
@@ -88,3 +101,13 @@ def clip_factors(squared_norm: torch.Tensor, radius: float) -> torch.Tensor:
     for fewer than 2^16 of them in single precision, and that is a thousandth of the least squared radius.
     """
     return (squared_norm + UNDERFLOW).rsqrt().mul_(radius).clamp_(max=1.0)
+
+
+def row_by_row(loss: Loss) -> Loss:
+    """Return one loss per row, each computed by itself, whatever ``loss`` does with a batch (average it, rank it)."""
+
+    def losses_of_rows(outputs: Tensor, targets: Tensor) -> Tensor:
+        pairs = zip(outputs.split(1), targets.split(1), strict=True)
+        return torch.stack([loss(output, target).sum() for output, target in pairs])
+
+    return losses_of_rows

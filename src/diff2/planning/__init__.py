@@ -1,5 +1,3 @@
 """Noise and error before there is any data. Nothing here needs PyTorch."""
 
 from .plan import Plan, plan
-
-__all__ = ["Plan", "plan"]

@@ -61,6 +61,11 @@ class Plan:
         """Standard deviation of the noise of a local step, in units of its radius; None where there is none."""
         return self._sigma(LOCAL)
 
+    @property
+    def sigmas(self) -> dict[str, float | None]:
+        """All three by name."""
+        return {"sigma_1": self.sigma_1, "sigma_2": self.sigma_2, "sigma_3": self.sigma_3}
+
     def _sigma(self, purpose: str) -> float | None:
         if purpose not in self.multipliers:
             return None

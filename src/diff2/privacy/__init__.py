@@ -9,21 +9,3 @@ from .ledger import Ledger
 from .mechanism import BoundedMean, Mechanism, Released, combined
 from .noise import NoiseSource
 from .release import Release
-
-__all__ = [
-    "BoundedMean",
-    "Budget",
-    "Guarantee",
-    "Ledger",
-    "Mechanism",
-    "NoiseSource",
-    "Release",
-    "Released",
-    "calibrate",
-    "combined",
-    "epsilon_of",
-    "gdp_delta",
-    "gdp_epsilon",
-    "gdp_mu",
-    "total_epsilon",
-]

@@ -37,13 +37,9 @@ def total_epsilon(releases: Iterable[Release], delta: float) -> float:
     return max((price(profile, delta) for profile in profiles(releases)), default=0.0)
 
 
-def profiles(releases: Iterable[Release]) -> list[dict[tuple[str, float, float], int]]:
+def profiles(releases: Iterable[Release]) -> list[Exposed]:
     """Return the distinct collections of releases to which a unit can be exposed, without those inside another."""
-    found = by_exposure(((release.sampling, release.multiplier), release.rate, release.members) for release in releases)
-    return [
-        {(sampling, rate, multiplier): count for ((sampling, multiplier), rate), count in profile.items()}
-        for profile in found
-    ]
+    return [profile_of(rows) for rows in exposure_of(releases)]
 
 
 def exposure_of(releases: Iterable[Release]) -> list[list[dict[str, Any]]]:

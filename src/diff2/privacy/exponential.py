@@ -27,6 +27,7 @@ import math
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from .accounting import bisect
 from .mechanism import Mechanism
 from .noise import NoiseSource
 from .release import EXPONENTIAL, Release
@@ -56,11 +57,8 @@ def choose(source: NoiseSource, scores: np.ndarray, rate: int, *label: object) -
 @lru_cache(maxsize=256)  # the choices of a fit have one price
 def rate_of(mu: float, sensitivity: int) -> int:
     r"""Return the largest rate a, in units of :math:`2^{-40}`, whose choice costs at most ``mu``."""
-    low, high = 0.0, 4.0 * mu
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if bounded_range_mu(middle) <= mu else (low, middle)
-    return math.floor(low / (2 * sensitivity) * 2**RATE_BITS)
+    eta, _ = bisect(lambda eta: bounded_range_mu(eta) > mu, 0.0, 4.0 * mu)
+    return math.floor(eta / (2 * sensitivity) * 2**RATE_BITS)
 
 
 def choice_mu(rate: int, sensitivity: int) -> float:

@@ -42,8 +42,7 @@ class Trust:
     def __post_init__(self) -> None:
         one_of("trust", self.noise, NOISES)
         one_of("secure_aggregation", self.secure_aggregation, AGGREGATIONS)
-        if self.min_honest_sites is not None:
-            at_least("min_honest_sites", self.min_honest_sites, 1)
+        at_least("min_honest_sites", self.min_honest_sites, 1, optional=True)
         if self.noise == "server" and (self.min_honest_sites is not None or self.sealed):
             raise InvalidArgument(
                 "min_honest_sites and secure_aggregation are about noise that the sites add; use them with "

@@ -3,20 +3,3 @@
 from .population import Population, Protection
 from .question import ALL, DIFFERENCE, GRADIENT, LOCAL, SCALING, Batch, Question, Smoothness
 from .round import Cohort, Estimate, Noisy, Round
-
-__all__ = [
-    "ALL",
-    "DIFFERENCE",
-    "GRADIENT",
-    "LOCAL",
-    "SCALING",
-    "Batch",
-    "Cohort",
-    "Estimate",
-    "Noisy",
-    "Population",
-    "Protection",
-    "Question",
-    "Round",
-    "Smoothness",
-]

@@ -8,7 +8,7 @@ An answer is a weighted sum of vectors clipped to the radius :math:`C`. With :ma
 * replacing one unit moves the sum by at most :math:`2 C w`;
 * adding or removing one moves it by at most :math:`C w` (Poisson batches). What is compared then are data sets of at
   most :math:`n_p` records each, a public number of *slots*: weights, draws, and the place of each record follow from
-  it, the number of records itself is used nowhere, and a slot is filled or emptied (``cohorts/slots.py``).
+  it, the number of records itself is used nowhere, and a slot is filled or emptied (``cohorts/draws.py``).
 
 Weights of a record of client p, for m clients that take part, :math:`N` records among them and a batch of
 :math:`b_p` of its :math:`n_p` records:
@@ -65,8 +65,7 @@ class Protection:
         one_of("weighting", self.weighting, WEIGHTINGS)
         one_of("client_order", self.client_order, CLIENT_ORDERS)
         one_of("accounting", self.accounting, ACCOUNTINGS)
-        if self.clients_per_round is not None:
-            at_least("clients_per_round", self.clients_per_round, 1)
+        at_least("clients_per_round", self.clients_per_round, 1, optional=True)
 
     def population(self, sizes: Sequence[int], adjacency: str = REPLACE_ONE) -> Population:
         """Return the units of clients of these sizes."""

@@ -3,29 +3,35 @@
 ``diff2 report --json`` prints it; page and card are made of it and of nothing else.
 """
 
+import csv
 import math
 import os
+from itertools import accumulate
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from .._files import AnyPath, plain
 from ..errors import Diff2Error
+from ..planning.filter import FILTERED
 from ..planning.project import project_of, standing
-from ..privacy import Guarantee, Ledger
+from ..privacy import Guarantee, Ledger, Release, total_epsilon
 from ..privacy.attacks import group_epsilon, largest_mu, true_positives
 from ..privacy.guarantee import PROTECTED
 from ..privacy.leaks import code_of
+from ..training.model_file import MODEL
 from .columns import columns, dropped
 from .files import files
-from .releases import path, purposes
 from .verdict import AS_STATED, BROKEN, LEAKS, Verdict, judge, ledger_of
-from .worth import worth
 
 FORMAT = 1
 STEPS = (1, 10, 100)  # epsilon is stated at the budget's delta, and at delta over these
 GROUPS = (1, 2, 3, 4, 5)
 FALSE_POSITIVES = (0.01, 0.1)
 COLOURS = {AS_STATED: "green", LEAKS: "amber"}
+POINTS = 120  # of a path, at most
+OF_FIT = "on the records of the fit itself, which is slightly optimistic; diff2 evaluate scores on others"
+UNSURE = "from history.csv, which the ledger does not vouch for"
 
 
 def facts(run: AnyPath, public_key: AnyPath | None = None) -> dict[str, Any]:
@@ -149,3 +155,73 @@ def _project(folder: Path) -> dict[str, Any] | None:
 
 def _split(unchecked: tuple[str, ...]) -> list[tuple[str, str, str]]:
     return [what.partition(": ") for what in unchecked]
+
+
+def purposes(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
+    """Return what was released for which purpose: how often, with which noise, and what it would cost alone."""
+    groups: dict[tuple[str, str, str], list[Release]] = {}
+    for release in ledger.releases:
+        groups.setdefault((release.purpose, release.mechanism, release.sampling), []).append(release)
+    return [
+        {
+            "purpose": purpose,
+            "mechanism": mechanism,
+            "sampling": sampling,
+            "rate": max(release.rate for release in found),
+            "count": len(found),
+            "multiplier_min": min(release.multiplier for release in found),
+            "multiplier_max": max(release.multiplier for release in found),
+            "epsilon_alone": total_epsilon(found, delta),
+        }
+        for (purpose, mechanism, sampling), found in groups.items()
+    ]
+
+
+def path(ledger: Ledger) -> list[list[float]]:
+    """Return pairs of a round and what was released by then, which is no guarantee; at most ``POINTS`` of them."""
+    rounds = sorted({release.round for release in ledger.releases})
+    if not rounds:
+        return []
+    step = -(-len(rounds) // POINTS)
+    chosen = sorted({*rounds[::step], rounds[-1]})
+    return [[float(r), value] for r, value in zip(chosen, accumulate(ledger.epsilon_path(chosen), max), strict=True)]
+
+
+def worth(folder: Path, ledger: Ledger) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """Return the quality of a run's model, None where it was not measured, and its health."""
+    if ledger.header["algorithm"]["name"] in FILTERED and (folder / MODEL).exists():
+        from ..fitting.saving import load
+
+        health = load(folder)["health"]
+        if health is None:
+            return None, {"lines": [], "stages": []}
+        score = None if health.score is None else {**health.score.to_json(), "sentence": str(health.score)}
+        stages = [
+            {
+                "purpose": stage.purpose, "releases": stage.releases, "noise_share": stage.noise_share,
+                "clipped": stage.clipped,
+            }
+            for stage in health.stages
+        ]  # fmt: skip
+        lines = [] if health.expected is None else [health.expected]
+        return None if score is None else {**score, "where": OF_FIT}, {"lines": lines, "stages": stages}
+    return None, {"lines": [], "stages": _rounds(folder / "history.csv", ledger.header["dimension"])}
+
+
+def _rounds(file: Path, dimension: int) -> list[dict[str, Any]]:
+    """Return the share of noise in the gradient estimates, by purpose; of columns that hold released values."""
+    shares: dict[str, list[float]] = {}
+    try:
+        with open(file, encoding="utf-8", newline="") as rows:
+            for row in csv.DictReader(rows):
+                length, std = float(row["estimate_norm"]), float(row["estimate_std"])
+                noise = std * math.sqrt(dimension)
+                share = min(1.0, (noise / length) ** 2) if length > 0 else 1.0
+                if math.isfinite(share):
+                    shares.setdefault(row["purpose"], []).append(share)
+    except (OSError, KeyError, ValueError, TypeError):
+        return []
+    return [
+        {"purpose": purpose, "releases": len(found), "noise_share": median(found), "clipped": None, "source": UNSURE}
+        for purpose, found in shares.items()
+    ]

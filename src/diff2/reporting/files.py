@@ -7,16 +7,14 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from ..fitting.saving import HOLDS
+
 SHARE, INTERNAL, SECRET = "share", "internal", "secret"
 REPORT, CARD = "report.html", "model-card.md"
 
 KNOWN = {
-    "model.safetensors": (SHARE, "the arrays of the model; the guarantee is in its metadata"),
-    "preparation.json": (SHARE, "how to rebuild the model from the arrays"),
-    "schema.json": (SHARE, "columns, bounds, categories and target"),
-    "health.json": (SHARE, "the quality of the model, from releases"),
+    **{name: (SHARE, what) for name, what in HOLDS.items()},
     "README.md": (SHARE, "what the folder holds"),
-    "ledger.jsonl": (SHARE, "every release with its price"),
     "ledger.sig": (SHARE, "the signature of the ledger"),
     "result.json": (INTERNAL, "what was trained, and how to use it; holds times"),
     "history.csv": (INTERNAL, "what happened in each round; holds times, and exact metrics if they were asked for"),

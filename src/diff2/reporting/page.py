@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._numbers import epsilon_text
-from .chart import chart
-from .markup import Markup, join, table, tag, text
+from .markup import Markup, chart, join, table, tag, text
 
 Facts = Mapping[str, Any]
 STYLE = Path(__file__).with_name("page.css")  # on a screen of any width, light and dark, and on paper
@@ -128,10 +127,7 @@ def _checks(facts: Facts) -> Markup:
 
 def _releases(facts: Facts) -> Markup:
     found = facts["releases"]
-    rows: list[list[object]] = [
-        [_purpose(row), f"{row['count']:,}", _multipliers(row), number(row["epsilon_alone"])]
-        for row in found["purposes"]
-    ]
+    rows: list[list[object]] = [[*purpose_cells(row)] for row in found["purposes"]]
     planned = "" if found["planned"] is None else f" of {found['planned']:,} planned"
     return _section(
         4,
@@ -142,14 +138,13 @@ def _releases(facts: Facts) -> Markup:
     )
 
 
-def _purpose(row: Facts) -> str:
+def purpose_cells(row: Facts, digits: int = 4) -> list[str]:
+    """Return the releases of one purpose in words: what, how often, with which noise multiplier, the price alone."""
     name = row["purpose"] if row["mechanism"] == "gaussian" else f"{row['purpose']} ({row['mechanism']})"
-    return name if row["sampling"] == "full" else f"{name} ({row['sampling']} batches, rate {float(row['rate']):.3g})"
-
-
-def _multipliers(row: Facts) -> str:
-    low, high = (f"{float(row[name]):.4g}" for name in ("multiplier_min", "multiplier_max"))
-    return low if low == high else f"{low} to {high}"
+    if row["sampling"] != "full":
+        name += f" ({row['sampling']} batches, rate {float(row['rate']):.3g})"
+    low, high = (f"{float(row[end]):.{digits}g}" for end in ("multiplier_min", "multiplier_max"))
+    return [name, f"{row['count']:,}", low if low == high else f"{low} to {high}", number(row["epsilon_alone"])]
 
 
 def _columns(facts: Facts) -> Markup:

@@ -3,11 +3,9 @@
 from .._registry import Registry
 from .adam import Adam
 from .averaging import Averaging
-from .base import PostProcessing, Routine, check_routine
+from .base import SCHEDULES, PostProcessing, Routine, check_routine, scheduled
 from .bvr import BVRLocalSGD
-from .descent import GradientDescent, NormalizedDescent
-from .momentum import Momentum, Nesterov
-from .schedule import SCHEDULES, scheduled
+from .descent import GradientDescent, Momentum, Nesterov, NormalizedDescent
 from .torch_optim import TorchOptimizer
 
 ROUTINES: Registry[type[Routine]] = Registry(
@@ -15,19 +13,3 @@ ROUTINES: Registry[type[Routine]] = Registry(
     (GradientDescent, BVRLocalSGD, Momentum, Nesterov, Adam, NormalizedDescent, TorchOptimizer, Averaging),
     check_routine,
 )
-
-__all__ = [
-    "ROUTINES",
-    "SCHEDULES",
-    "Adam",
-    "Averaging",
-    "BVRLocalSGD",
-    "GradientDescent",
-    "Momentum",
-    "Nesterov",
-    "NormalizedDescent",
-    "PostProcessing",
-    "Routine",
-    "TorchOptimizer",
-    "scheduled",
-]

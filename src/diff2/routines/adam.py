@@ -23,8 +23,7 @@ from .._validate import positive
 from .._vectors import State, Vector, moved, norm, zeros
 from ..errors import InvalidArgument
 from ..questions import Estimate, Round
-from .base import PostProcessing, fraction
-from .schedule import check_schedule, scheduled
+from .base import PostProcessing, check_schedule, fraction, scheduled
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,7 @@ class Adam(PostProcessing):
         fraction("beta1", self.beta1)
         fraction("beta2", self.beta2)
         positive("floor", self.floor)
-        if self.max_step_norm is not None:
-            positive("max_step_norm", self.max_step_norm)
+        positive("max_step_norm", self.max_step_norm, optional=True)
         if not isinstance(self.correct_noise, bool):
             raise InvalidArgument(
                 f"expected correct_noise to be True or False, got correct_noise={self.correct_noise!r}"

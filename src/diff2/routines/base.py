@@ -1,17 +1,30 @@
-"""What a routine does: move the parameters, given a private estimate of the gradient.
+r"""What a routine does: move the parameters, given a private estimate of the gradient.
 
 Most routines see released values only, so whatever they do costs no privacy; they inherit :class:`PostProcessing`. A
 routine that asks the cohort for more (local steps) declares that in ``questions``.
+
+Learning rates may change from round to round, as is known before the run starts:
+
+================  ===========================================
+``schedule``      :math:`\eta_r`, for r = 1, ..., R
+================  ===========================================
+``constant``      :math:`\eta`
+``cosine``        :math:`\eta (1 + \cos(\pi (r - 1) / R)) / 2`
+``inverse_root``  :math:`\eta / \sqrt r`
+================  ===========================================
 """
 
+import math
 from collections.abc import Iterable
 from numbers import Real
 from typing import Any, ClassVar
 
 from .._registry import require_kind
-from .._validate import wrong
+from .._validate import one_of, positive, wrong
 from .._vectors import State, Vector
 from ..questions import Estimate, Population, Question, Round
+
+SCHEDULES = ("constant", "cosine", "inverse_root")
 
 
 class Routine:
@@ -64,3 +77,19 @@ def fraction(name: str, value: Any) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
         wrong(f"expected {name} to be at least 0 and below 1, got {name}={value!r}")
+
+
+def check_schedule(learning_rate: Any, schedule: Any) -> None:
+    """Refuse a learning rate that is not above zero, or a schedule that does not exist."""
+    positive("learning_rate", learning_rate)
+    one_of("schedule", schedule, SCHEDULES)
+
+
+def scheduled(learning_rate: float, schedule: str, number: int, total: int) -> float:
+    """Return the learning rate of round ``number`` of ``total``; in the first, ``learning_rate`` itself."""
+    one_of("schedule", schedule, SCHEDULES)
+    if schedule == "cosine":
+        return learning_rate * (1 + math.cos(math.pi * (number - 1) / total)) / 2
+    if schedule == "inverse_root":
+        return learning_rate / math.sqrt(number)
+    return learning_rate

@@ -23,8 +23,7 @@ from .._validate import at_least, one_of, positive
 from .._vectors import State, Vector, moved
 from ..errors import InvalidArgument
 from ..questions import LOCAL, Batch, Estimate, Population, Question, Round, Smoothness
-from .base import Routine
-from .schedule import SCHEDULES, scheduled
+from .base import SCHEDULES, Routine, scheduled
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from .._validate import nearest, one_of
 from .._vectors import State, Vector
 from ..errors import InvalidArgument
 from ..questions import Estimate, Round
-from .base import PostProcessing
-from .schedule import SCHEDULES, scheduled
+from .base import SCHEDULES, PostProcessing, scheduled
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

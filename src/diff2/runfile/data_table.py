@@ -34,7 +34,7 @@ def data_settings(table: Mapping[str, Any], folders: list[Path], *, at_sites: bo
     if len(sources) > 1 and sources != ["file", "files"]:
         raise InvalidArgument(f"[data] has both {sources[0]} and {sources[1]}; leave one of them out")
     if "builtin" in table:
-        from ..data.builtin import BuiltinSettings
+        from ..data.named import BuiltinSettings
 
         return from_table(BuiltinSettings, "data", table)
     if "dataset" in table:

@@ -47,8 +47,7 @@ class FitSettings:
         budget_of(self.epsilon, self.delta)
         one_of("unit", self.unit, UNITS)
         one_of("weighting", self.weighting, ("records", "clients"))
-        if self.seed is not None:
-            at_least("seed", self.seed, 0)
+        at_least("seed", self.seed, 0, optional=True)
 
     def check(self, schema: Schema) -> None:
         """Refuse a schema without the column of the groups that are protected; sites are clients without a column."""

@@ -13,8 +13,7 @@ from typing import Any
 
 from .._files import plain
 from ..algorithms import ALGORITHMS
-from ..data.builtin import BUILTIN, BuiltinSettings
-from ..data.named import DatasetSettings
+from ..data.named import BUILTIN, BuiltinSettings, DatasetSettings
 from ..data.settings import SCALES, TASKS, TableSettings
 from ..models.mlp import ACTIVATIONS
 from ..privacy.calibration import ACCOUNTINGS

@@ -124,12 +124,8 @@ class RunSettings:
         Protection("client", self.weighting, self.clients_per_round, self.client_order)
         one_of("output", self.output, OUTPUTS)
         one_of("dtype", self.dtype, DTYPES)
-        for name, value, least in (
-            ("seed", self.seed, 0),
-            ("metrics_every", self.metrics_every, 1),
-        ):
-            if value is not None:
-                at_least(name, value, least)
+        at_least("seed", self.seed, 0, optional=True)
+        at_least("metrics_every", self.metrics_every, 1, optional=True)
 
 
 @dataclass(frozen=True)
@@ -173,12 +169,11 @@ class FederationSettings:
                 )
         if len(set(self.sites)) < len(self.sites):
             raise InvalidArgument(f"a site is listed twice in sites={list(self.sites)!r}")
-        if self.minimum_sites is not None:
-            at_least("minimum_sites", self.minimum_sites, 1)
-            if self.minimum_sites > len(self.sites):
-                raise InvalidArgument(
-                    f"minimum_sites={self.minimum_sites} is more than the {len(self.sites)} sites that are listed"
-                )
+        at_least("minimum_sites", self.minimum_sites, 1, optional=True)
+        if (self.minimum_sites or 0) > len(self.sites):
+            raise InvalidArgument(
+                f"minimum_sites={self.minimum_sites} is more than the {len(self.sites)} sites that are listed"
+            )
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A run from a run file: read the tables, train, and leave a directory that describes the model in full."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +18,9 @@ from ..training.arguments import Compute
 from ..training.build import prepare
 from ..training.model_file import MODEL
 from ..training.result import TrainResult
+from ..training.scaling import PrivateScaling, standard_of
 from .data_table import AT_SITES
 from .reader import ModelSettings, RunFile, RunSettings, portable
-from .scaling import PrivateScaling, scaled_encoding
 
 FILES = (MODEL, "ledger.jsonl", "result.json", "history.csv", "checkpoint.pt")
 
@@ -126,6 +126,17 @@ def load_model(directory: AnyPath) -> SavedModel:
     model.to(getattr(torch, shape["dtype"]))
     model.load_state_dict(load_file(folder / MODEL))
     return SavedModel(model, encoding)
+
+
+def scaled_encoding(tables: EncodedClients, value: np.ndarray, noise_std: float) -> Encoding:
+    """Return the encoding that maps a column to u, and u to (u - mean) / deviation, as they were released."""
+    if tables.pending is None:
+        return tables.encoding
+    standard, inputs, names = standard_of(value, noise_std), dict(tables.encoding.inputs), list(tables.encoding.inputs)
+    for j, mean, deviation in zip(tables.pending.columns, *map(np.ndarray.tolist, standard), strict=True):
+        unit = inputs[names[j]]
+        inputs[names[j]] = replace(unit, offset=unit.offset + mean * unit.scale, scale=unit.scale * deviation)
+    return replace(tables.encoding, inputs=inputs)
 
 
 def require_free(target: Path, resume: bool) -> None:

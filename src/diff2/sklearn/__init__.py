@@ -19,5 +19,3 @@ except ImportError:
     raise ImportError("diff2.sklearn needs scikit-learn; install it: pip install 'diff2[sklearn]'") from None
 
 from .estimators import PrivateClassifier, PrivateRegressor
-
-__all__ = ["PrivateClassifier", "PrivateRegressor"]

@@ -9,8 +9,7 @@ import numpy as np
 from .._validate import nearest, one_of
 from ..errors import InvalidArgument
 from ..privacy.leaks import leak
-from .cell_column import Cells
-from .cells import FALSE, MISSING, TRUE, category_key, days, number
+from .cells import FALSE, MISSING, TRUE, Cells, category_key, days, number
 from .file_format import FileFormat
 from .frames import as_frame
 from .kinds import DATA, LARGEST, TARGETS, Category, Classes, Column, Counts, Date, Flag, Number, Regression, Target

@@ -22,10 +22,11 @@ from typing import Any, TextIO
 
 from .._files import AnyPath
 from ..errors import InvalidArgument
-from .cell_column import Cells, objects
+from .cells import Cells, objects
 from .file_format import FileFormat
 from .frames import Frame, as_frame, concatenated
 from .problems import Problems
+from .rows import CHUNK
 
 PARQUET = (".parquet", ".pq")
 UNREADABLE = (csv.Error, EOFError, OSError, zlib.error)
@@ -39,6 +40,7 @@ MARKS = {  # the longer ones first, for one begins with another
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+ROWS = 16 * CHUNK
 
 
 def read_tables(
@@ -205,3 +207,24 @@ def _opened(path: Path) -> Any:
 def opened_text(path: Path, format: FileFormat, undecodable: str = "strict") -> Any:
     opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
     return opener(path, "rt", encoding=format.codec, errors=undecodable, newline="")
+
+
+def stream_table(path: AnyPath, format: FileFormat | None = None, rows: int = ROWS) -> Iterator[Frame]:
+    """Yield the records in order, a few thousand at a time; a table without records gives one empty frame."""
+    file, declared = Path(path), format or FileFormat()
+    problems = Problems(str(file))
+    if not file.is_file():
+        problems.add(str(file), "does not exist", "check the name")
+        problems.refuse()
+    try:
+        if file.suffix.lower() in PARQUET:
+            yield from parquet_frames(file, problems, rows)
+        else:
+            names = header_names(file, declared, problems)
+            problems.refuse()
+            yield from csv_frames(file, declared, names, rows)
+    except UnicodeError:
+        problems.add(str(file), "is not text in the encoding of the schema", "write it in that encoding")
+    except UNREADABLE:  # the error's own text may quote a record
+        problems.add(str(file), "is not a readable table", "check the file, or write it again")
+    problems.refuse()

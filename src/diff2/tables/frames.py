@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidArgument
-from .cell_column import Cells, joined, objects
+from .cells import Cells, joined, objects
 from .problems import Problems
 
 EXACT = 2**53  # from here on, not all whole numbers are floating-point numbers

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,40 +14,23 @@ from .._vectors import Loss
 from ..algorithms import Algorithm
 from ..cohorts import Client, LocalCohort, PerClientCohort
 from ..cohorts.clients import as_clients, as_groups, as_pair
-from ..cohorts.slots import EXACT_SIZES, slots_of
+from ..cohorts.draws import EXACT_SIZES, slots_of
 from ..cohorts.torch_datasets import tensors_of, with_tensors
 from ..errors import InvalidArgument, UnsupportedModel
 from ..gradients import Engine, Shapes, build_engine
 from ..models.losses import resolve_loss
 from ..planning import Plan, plan
 from ..planning.verify import check_against
-from ..privacy import BoundedMean, Budget, Mechanism
+from ..privacy import Budget, Mechanism
 from ..privacy.release import ADD_OR_REMOVE_ONE
 from ..privacy.signing import Signer
-from ..questions import SCALING, Cohort, Population, Protection
+from ..questions import SCALING, Cohort, Protection
 from .arguments import Compute, check_output, check_values, declare_leaks, placement, split_settings, with_groups
-from .directory import LEDGER, RunDirectory
-from .header import header, same_bytes
+from .directory import LEDGER, RunDirectory, header, same_bytes
 from .loop import Callback, Training
 from .metrics import ExactMetrics
 from .result import TrainResult
-
-
-class Opening(Protocol):
-    """One release about all records before the first round, and what it does to them."""
-
-    @property
-    def share(self) -> float:
-        """The share of the budget's mu^2 that it may cost."""
-        ...
-
-    def mean(self, clients: Sequence[Any], population: Population) -> BoundedMean:
-        """Return what is to be released."""
-        ...
-
-    def apply(self, value: np.ndarray, noise_std: float, inputs: Any) -> Any:
-        """Return inputs as they are after the release."""
-        ...
+from .scaling import PrivateScaling
 
 
 def train(
@@ -111,7 +94,7 @@ def prepare(
     holdout: Any = None,
     leaks: Sequence[str] = (),
     strict: bool = False,
-    opening: Opening | None = None,
+    opening: PrivateScaling | None = None,
     columns: Mapping[str, Any] | None = None,
     run_file: str | None = None,
     sign_with: AnyPath | None = None,
@@ -241,7 +224,7 @@ def build_training(
 
 
 def _opened(
-    opening: Opening,
+    opening: PrivateScaling,
     checked: list[Client],
     holdout: Any,
     noise_plan: Plan,

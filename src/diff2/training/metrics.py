@@ -40,7 +40,7 @@ class ExactMetrics:
         self._loss = loss
         self._cohort = cohort
         records, slots = cohort.records, list(cohort.population.sizes)
-        present = records.weights > 0  # a slot may be empty (``cohorts/slots.py``)
+        present = records.weights > 0  # a slot may be empty (``cohorts/draws.py``)
         self._sizes = [int(part.sum()) for part in present.split(slots)]
         self._records = records if self._sizes == slots else Records(*(part[present] for part in records))
         self._by_client = weighting == "clients"

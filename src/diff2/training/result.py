@@ -1,4 +1,8 @@
-"""What a run leaves behind."""
+"""What a run leaves behind, and what its releases say of the model: how much of the gradient estimates is noise.
+
+How many records are clipped is not released, so nothing is said of it. Neither is the loss: ``diff2.evaluate`` scores
+models of ``fit``; for others, score on public records.
+"""
 
 import csv
 import math
@@ -14,8 +18,11 @@ from .._files import AnyPath, write_json
 from .._vectors import Vector
 from ..planning.plan import Plan
 from ..privacy import Ledger
-from .health import health_of
 from .model_file import MODEL, write_model
+
+MOSTLY = 0.9  # share of noise from which on a run is called mostly noise
+NAMES = ("estimate_norm", "estimate_std")  # of the history, which are used
+PARTS = 10  # of the rounds, of which the first and the last are shown
 
 
 @dataclass(frozen=True)
@@ -53,9 +60,7 @@ class TrainResult:
             "weighting": plan.population.weighting,
             "unit": plan.population.unit,
             "accounting": plan.accounting,
-            "sigma_1": plan.sigma_1,
-            "sigma_2": plan.sigma_2,
-            "sigma_3": plan.sigma_3,
+            **plan.sigmas,
             "rounds": len(history["round"]),
             "parameters": self.params.numel(),
             "engine": self.engine,
@@ -89,3 +94,29 @@ def history_table(rows: list[dict[str, Any]], ledger: Ledger) -> dict[str, np.nd
         names.insert(names.index("multiplier") + 1, "released_epsilon")
         table["released_epsilon"] = np.array(ledger.epsilon_path(table["round"].tolist()))
     return {name: table[name] for name in names}
+
+
+def noise_share(history: Mapping[str, np.ndarray], dimension: int) -> float:
+    """Return the share of noise in the squared lengths of the estimates, at most 1.
+
+    It can be below what noise alone explains by chance; then all of it is noise.
+    """
+    released = float(np.square(history["estimate_norm"]).sum())
+    noise = dimension * float(np.square(history["estimate_std"]).sum())
+    return min(1.0, noise / released) if released > 0 else float(noise > 0)
+
+
+def health_of(history: Mapping[str, np.ndarray], dimension: int) -> list[str]:
+    """Return lines that say how much of the gradient estimates is noise, from released values alone."""
+    if "estimate_std" not in history or not history["estimate_std"].any():
+        return ["no noise was added to the gradient estimates"]
+    size = max(1, len(history["estimate_std"]) // PARTS)
+    parts = ({name: history[name][of] for name in NAMES} for of in (slice(None), slice(size), slice(-size, None)))
+    whole, first, last = (noise_share(part, dimension) for part in parts)
+    lines = [f"noise is {whole:.0%} of the gradient estimates: {first:.0%} in the first rounds, {last:.0%} in the last"]
+    if first >= MOSTLY:
+        lines.append(
+            "from the first round on estimates are mostly noise: expect little of the model. More records, a larger "
+            "epsilon, fewer rounds or a smaller model help; for a table, diff2 fit needs no settings"
+        )
+    return lines

@@ -21,13 +21,12 @@ from typer.testing import CliRunner
 from diff2._files import read_json
 from diff2.cli.main import app
 from diff2.errors import InvalidArgument
-from diff2.federation.flare.follow import JobStopped
+from diff2.federation.flare.follow import JobStopped, submit
 from diff2.federation.flare.job import read_job
 from diff2.federation.flare.launch import NEEDED, keep_needed_requests, read_kit, start_command
 from diff2.federation.flare.package import check_directory, write_package
 from diff2.federation.flare.processes import Processes
 from diff2.federation.flare.provisioning import Parties, free_ports, harden, provision_locally
-from diff2.federation.flare.submit import submit
 from diff2.federation.server import OUTCOME, PROGRESS
 from diff2.federation.site.policy import read_site_file
 from diff2.privacy import Ledger

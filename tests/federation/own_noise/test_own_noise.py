@@ -13,7 +13,7 @@ import torch
 import diff2
 from catalogue import NO_NOISE, SIZES
 from diff2 import Batch
-from diff2.cohorts.slots import EXACT_SIZES
+from diff2.cohorts.draws import EXACT_SIZES
 from diff2.errors import InvalidArgument, LedgerError
 from diff2.federation.faults import BadAnswer, SiteRefused
 from diff2.federation.own_noise.noise import TAIL

@@ -6,7 +6,7 @@ import pytest
 
 from catalogue import SIZES
 from diff2.data.scaling import Encoding, Scaling
-from diff2.federation.site.columns import Column
+from diff2.federation.among_sites import Column
 from diff2.federation.site.policy import Policy, epsilon_against_server
 from diff2.federation.site.site import Site
 from diff2.federation.wire.request import OPEN

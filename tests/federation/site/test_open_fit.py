@@ -10,8 +10,7 @@ from diff2 import Budget
 from diff2.federation.site.ledger import read_site_ledger
 from diff2.federation.site.open_fit import OpenFit
 from diff2.federation.wire.messages import Message, read, write
-from diff2.federation.wire.request import ANSWER, CLOSE, DESCRIBE, OPEN
-from diff2.federation.wire.statistic import StatisticRequest
+from diff2.federation.wire.request import ANSWER, CLOSE, DESCRIBE, OPEN, StatisticRequest
 from diff2.fitting.columns import uniform_column
 from diff2.fitting.preparation import Preparation
 from diff2.fitting.statistics import ClassShares, Design, MeanResidual, Residuals, TargetMean, WhiteningMoment

@@ -8,8 +8,8 @@ import torch
 
 from diff2 import InvalidArgument
 from diff2.data.scaling import Scaling
+from diff2.federation.among_sites import Column
 from diff2.federation.from_run_file import public_agreement
-from diff2.federation.site.columns import Column
 from diff2.federation.site.policy import Policy, read_site_file
 from diff2.federation.site.records import load_records
 from diff2.runfile.reader import read_run_file

@@ -233,7 +233,7 @@ def full_disk(monkeypatch):
 
     monkeypatch.setattr(os, "write", half)
     monkeypatch.setattr(os, "fsync", fail)
-    monkeypatch.setattr("diff2.federation.site.run_key.write_whole", fail)
+    monkeypatch.setattr("diff2.federation.site.records.write_whole", fail)
     opening = builtins.open
 
     def no_logs(path, mode="r", *arguments, **named):

@@ -32,7 +32,7 @@ def changed(data, **header):
     start = len(MAGIC) + 4
     length = int.from_bytes(data[len(MAGIC) : start], "little")
     fields = {**json.loads(data[start : start + length]), **header}
-    text = json.dumps(fields).encode()
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
     return MAGIC + len(text).to_bytes(4, "little") + text + data[start + length :]
 
 

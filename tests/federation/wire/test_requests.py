@@ -94,8 +94,8 @@ def test_fields_of_a_request(change, reason):
 
 def test_a_number_that_overflows_is_not_finite():
     data = write(with_question(radius=12345.5)).replace(b"12345.5", b"1e99999")
-    with pytest.raises(BadMessage, match="radius"):
-        read_request(read(data), len(START), torch.float64)
+    with pytest.raises(BadMessage):
+        read(data)
 
 
 def test_arrays_that_do_not_belong_to_the_question():

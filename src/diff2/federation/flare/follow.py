@@ -2,6 +2,9 @@
 
 The run is kept in its directory. If a job stops because a process died or a site did not answer, a new job resumes the
 run from its checkpoint. Refusals, and answers that cannot be right, are not retried.
+
+A packaged job is submitted with an admin's kit. Its run is kept on the server, in its directory below the server's kit;
+only its progress and outcome are read, by FLARE's admin commands.
 """
 
 from __future__ import annotations
@@ -15,10 +18,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ...errors import BudgetExceeded, Diff2Error
+from ...errors import BudgetExceeded, Diff2Error, InvalidArgument
 from .. import faults
 from ..server import OUTCOME, PROGRESS
 from ..server.job import JobSpec
+from .job import read_job
 from .launch import Kit
 
 POLL, REMOTE_POLL, STATUS_POLL = 0.2, 1.0, 2.0  # seconds
@@ -28,6 +32,7 @@ NOT_RETRIED = ("SiteRefused", "BadAnswer", "InvalidArgument", "CheckpointError",
 
 T = TypeVar("T")
 Reader = Callable[[str], dict[str, Any] | None]  # from the name of a file in the run's directory to its fields
+PAUSE = 5.0  # seconds before the next job
 
 
 class Attempt(NamedTuple):
@@ -204,3 +209,32 @@ def _or(default: T, ask: Callable[[], T]) -> T:
             return ask()
     except Exception:
         return default
+
+
+def submit(
+    job: Path,
+    kit: Kit,
+    *,
+    restarts: int = 3,
+    start_timeout: float = 120.0,
+    report: Report = lambda attempt: None,
+) -> int:
+    """Have the server run a job; return how many FLARE jobs it took.
+
+    Args:
+        job: the folder that ``diff2 federate package`` wrote.
+        kit: the admin's.
+        restarts: how many further jobs may be tried.
+        start_timeout: seconds within which enough sites must connect, and a job must start.
+        report: called with the progress of the run.
+    """
+    if kit.role != "admin":
+        raise InvalidArgument(f"{kit.path} is the kit of a {kit.role}; jobs are submitted with the admin's kit")
+    spec = read_job(job)
+
+    def run(number: int) -> None:
+        with Session(kit, spec, start_timeout) as session:
+            session.run(job, spec, number, start_timeout=start_timeout, report=report)
+
+    with quiet_flare():
+        return with_restarts(run, restarts, report, pause=PAUSE)

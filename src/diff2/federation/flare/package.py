@@ -1,28 +1,33 @@
 """What a real deployment needs, one folder per party: FLARE's provisioning input, the job, and instructions.
 
 A package is written from the run file alone, without any record or setting of a site. All of it is its owner's alone.
-With requests of the parties (``requests.py``) the only secret in it is the root key, in ``authority``, which stays with
-the organiser; with kits also the private key in each party's kit.
+With requests of the parties (``provisioning.py``) the only secret in it is the root key, in ``authority``, which stays
+with the organiser; with kits also the private key in each party's kit.
 """
 
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from ..._files import owner_only
-from ...data.scaling import Scaling
 from ...errors import InvalidArgument
 from ...runfile.fit import FitFile
 from ...runfile.reader import FederationSettings, RunFile
 from ..agreement import AnyAgreement
-from ..fit_agreement import FitAgreement
+from ..among_sites import Column
 from ..from_run_file import has_data_at_sites, public_agreement
 from ..server.job import JobSpec
 from .job import write_job
-from .provisioning import Parties, participant_description, project_description, provision
-from .requests import check_requests, sign_requests
+from .provisioning import (
+    Parties,
+    check_requests,
+    participant_description,
+    project_description,
+    provision,
+    sign_requests,
+)
 
 
 @owner_only()
@@ -93,16 +98,7 @@ def check_directory(directory: str) -> None:
 
 
 def _site_file(agreement: AnyAgreement) -> str:
-    if isinstance(agreement, FitAgreement):
-        means = {name: _meaning(agreement.meaning(name) or {}) for name in (*agreement.inputs, agreement.target)}
-    else:
-        encoding, target = agreement.encoding, agreement.encoding.target_scaling
-        means = {name: _range(scaling) for name, scaling in encoding.inputs.items()}
-        means[encoding.target] = _range(target) if target else f"classes = {json.dumps(list(encoding.classes or ()))}"
-    columns = (
-        f"{json.dumps(name)} = {{ {', '.join(filter(None, (f'name = {json.dumps(name)}', meaning)))} }}"
-        for name, meaning in means.items()
-    )
+    columns = (_column(name, agreement.meaning(name)) for name in (*agreement.inputs, agreement.target))
     return _text("site.toml").format(
         columns="\n".join(columns) + "\n",
         epsilon=agreement.privacy.epsilon,
@@ -112,16 +108,11 @@ def _site_file(agreement: AnyAgreement) -> str:
     )
 
 
-def _meaning(pinned: Mapping[str, Any]) -> str:
-    """Return what a column of a fit means, as it is written in a site.toml."""
-    return ", ".join(f"{key} = {json.dumps(value)}" for key, value in pinned.items() if value)
-
-
-def _range(scaling: Scaling) -> str:
+def _column(name: str, meaning: Column | None) -> str:
     """Return what a column means, as it is written in a site.toml."""
-    text = f"bounds = [{scaling.low!r}, {scaling.high!r}]"
-    text += "" if scaling.missing is None else f", missing = {scaling.missing!r}"
-    return text + (f", unit = {json.dumps(scaling.unit)}" if scaling.unit else "")
+    stated = asdict(replace(meaning or Column(), name=name))
+    known = {key: value for key, value in stated.items() if value not in (None, "")}
+    return f"{json.dumps(name)} = {{ {', '.join(f'{key} = {json.dumps(value)}' for key, value in known.items())} }}"
 
 
 def _provision(out: Path, folders: Mapping[str, Path], parties: Parties, with_kits: bool) -> None:

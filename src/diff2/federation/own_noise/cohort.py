@@ -17,9 +17,7 @@ from ..faults import BadAnswer
 from ..wire.cohort import RemoteCohort, answered, require_length
 from ..wire.messages import Message
 from ..wire.request import Request
-from .noise import NoiseScale, max_answer_norm, pending, scale_of
-
-STEPS = "steps"
+from .noise import STEPS, NoiseScale, max_answer_norm, pending, scale_of
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class OwnNoiseCohort(RemoteCohort):
         total = np.zeros(scale.mean.release.dimension, dtype=np.int64)
         for p in scale.clients:
             limit = max_answer_norm(self.population, p, request, scale)
-            total += checked_steps(self.sites[p], messages[p], request, digest, scale, limit)
+            total += checked_steps(self.sites.names[p], messages[p], request, digest, scale, limit)
         return total
 
 

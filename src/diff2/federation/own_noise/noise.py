@@ -20,7 +20,7 @@ besides, the ledger prevents a different answer under the same label.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,11 +38,13 @@ from ...privacy.trust import honest_among
 from ...questions import Population, Question
 from ..agreement import AnyAgreement
 from ..faults import Refusal
-from ..wire.request import Request
+from ..wire.messages import Message
+from ..wire.request import ANSWER, Request
 
 TOLERANCE = 1e-9  # fraction by which a multiplier may be below the plan's: two machines may round differently
 TAIL = 12.0  # deviations; the noise is longer than sqrt(d) + TAIL of them with a probability below exp(-TAIL^2/2)
 MAX_TOTAL = 2.0**62  # of a sum of whole numbers
+STEPS = "steps"  # the array of a noisy answer
 
 
 def check_trust(agreement: AnyAgreement, sites: int) -> None:
@@ -137,8 +139,22 @@ class NoisyAnswer(NamedTuple):
 
     steps: np.ndarray  # whole numbers
     scale: NoiseScale
-    release: Release  # what the answer by itself costs a record of this site
-    leaf: str  # of a leaf of a tree: a keyed digest of the values up to it
+    release: Release  # what the answer by itself costs a unit of this site
+    leaf: str = ""  # of a leaf of a tree: a keyed digest of the values up to it
+
+    def message(self, sent: str, sites: Sequence[str]) -> Message:
+        """Return the answer to the request of this digest, of a run of these sites."""
+        scale = self.scale
+        fields = {"request": sent, "grid": scale.grid, "noise_std": scale.site_std}
+        return Message(ANSWER, {**fields, "together": [sites[p] for p in scale.clients]}, {STEPS: self.steps})
+
+
+def own_release(scale: NoiseScale, moved: float, **units: Any) -> Release:
+    """Return an answer as a release by itself: a unit of the site moves it by ``moved``, under the site's own noise."""
+    release, std = scale.mean.release, scale.site_std
+    padded = moved + rounding_of(scale.mean) + scale.grid * math.sqrt(release.dimension)
+    multiplier = std / math.sqrt(release.nodes) / padded
+    return release._replace(sensitivity=moved, multiplier=multiplier, noise_std=std, **units)
 
 
 class SiteNoise:
@@ -225,14 +241,7 @@ class SiteNoise:
             units = 1 if batch.rate is not None else 2
             whole = population.release(question, question.round).sensitivity
             moved *= min(1.0, units * _weight(population, self._client, question, scale) / whole)
-        padded = moved + rounding_of(scale.mean) + scale.grid * math.sqrt(release.dimension)
         if batch.size is not None:
             rate = population.count(self._client, batch, question.round) / population.sizes[self._client]
-        return release._replace(
-            sensitivity=moved,
-            sampling=release.sampling if rate < 1 else FULL,
-            rate=rate,
-            members=release.members if batch.part else None,
-            multiplier=scale.site_std / math.sqrt(release.nodes) / padded,
-            noise_std=scale.site_std,
-        )
+        sampling, members = release.sampling if rate < 1 else FULL, release.members if batch.part else None
+        return own_release(scale, moved, sampling=sampling, rate=rate, members=members)

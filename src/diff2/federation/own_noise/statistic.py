@@ -4,19 +4,16 @@ A part is a sum of bounded vectors, each times the weight of its unit. Replacing
 that weight, and the sum over all sites by no more.
 """
 
-import math
-from typing import NamedTuple
-
 import numpy as np
 
 from ...errors import InvalidArgument
 from ...fitting.asking import Statistic
 from ...fitting.cohort import Census, diameter_of
-from ...privacy import NoiseSource, Release
+from ...privacy import NoiseSource
 from ...privacy.discrete_gaussian import discrete_gaussian
-from ...privacy.mechanism import noise_scale, rounding_of, whole_steps
-from ..wire.statistic import StatisticRequest
-from .noise import TOLERANCE, NoiseScale, norm_limit
+from ...privacy.mechanism import noise_scale, whole_steps
+from ..wire.request import StatisticRequest
+from .noise import TOLERANCE, NoiseScale, NoisyAnswer, norm_limit, own_release
 
 
 def statistic_scale(census: Census, request: StatisticRequest, honest: int) -> NoiseScale:
@@ -36,13 +33,6 @@ def max_part_norm(census: Census, client: int, request: StatisticRequest, scale:
     return norm_limit(longest_part(census, client, request.statistic), scale, f"release {request.number}")
 
 
-class NoisyPart(NamedTuple):
-    """A site's part of a release, and its price."""
-
-    steps: np.ndarray  # whole numbers
-    release: Release  # what the part by itself costs a unit of this site
-
-
 def noisy_part(
     part: np.ndarray,
     census: Census,
@@ -51,7 +41,7 @@ def noisy_part(
     sent: str,
     scale: NoiseScale,
     source: NoiseSource,
-) -> NoisyPart:
+) -> NoisyAnswer:
     """Add the site's noise to its part, in whole steps of the grid; ``sent``, a hash of the request, tells it too."""
     steps, release = whole_steps(part, scale.grid), scale.mean.release
     if steps.shape != (release.dimension,):  # one number of noise would be added to several
@@ -59,6 +49,4 @@ def noisy_part(
     digest, label = source.digest(steps.data, sent.encode()), (release.round, release.step, release.purpose, client)
     noise = discrete_gaussian(source, release.dimension, "share", *label, digest)
     moved = diameter_of(request.statistic) * census.weights[client]
-    padded = moved + rounding_of(scale.mean) + scale.grid * math.sqrt(release.dimension)
-    own = release._replace(sensitivity=moved, multiplier=scale.site_std / padded, noise_std=scale.site_std)
-    return NoisyPart(steps + noise, own)
+    return NoisyAnswer(steps + noise, scale, own_release(scale, moved))

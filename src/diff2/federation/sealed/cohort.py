@@ -71,23 +71,23 @@ class AddingServer:
 class SealedCohort(OwnNoiseCohort):
     """Sites whose answers are encrypted, asked by one of them; ``keys`` are those that all sites share."""
 
-    transport: Adder
+    adder: Adder  # the transport of the sites
     keys: SiteKeys
 
     def total(self, request: Request, scale: NoiseScale) -> np.ndarray:
         population, question = self.population, request.question
         population.check(question.batch)
-        sites = [self.sites[p] for p in scale.clients]
+        sites = [self.sites.names[p] for p in scale.clients]
         limit = sum(max_answer_norm(population, p, request, scale, MAX_TOTAL) for p in scale.clients)
         inner, began = write(request.message()), time.perf_counter()
         payload = self.keys.seal(inner)
-        message = read(self.transport.total(payload, sites, self.timeout))
+        message = read(self.adder.total(payload, sites, self.sites.timeout))
         if message.kind != TOTAL or message.fields.get("request") != digest(payload):
             raise BadAnswer("the server sent the sum of another question")
         steps = self.keys.decrypt(message.arrays, scale.mean.release.dimension, digest(inner), sites)
         require_length(f"the sum of the sites' answers to {request} is", steps, limit, "clipping and noise allow")
         seconds, received = time.perf_counter() - began, whole_number(message.fields, "received")
-        self.watch(Exchange(question.round, tuple(sites), seconds, len(payload) * len(sites), received))
+        self.sites.watch(Exchange(question.round, tuple(sites), seconds, len(payload) * len(sites), received))
         return steps
 
 

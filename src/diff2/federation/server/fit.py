@@ -7,14 +7,12 @@ A fit that was killed starts again with the key of its noise: the same questions
 in the ledger, so nothing is released twice.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from ..._validate import positive
 from ...fitting.asking import Scores, Statistic
 from ...fitting.cohort import Census, added
 from ...fitting.fit import AUTO, algorithm_of, fitted, method_of
@@ -30,14 +28,13 @@ from ...tables.schema import Schema
 from ...training.directory import RunDirectory
 from ..fit_agreement import FitAgreement
 from ..own_noise.cohort import SitesMechanism, checked_steps
-from ..own_noise.noise import NoiseScale, check_trust
+from ..own_noise.noise import NoiseScale
 from ..own_noise.statistic import longest_part, max_part_norm, statistic_scale
-from ..wire.cohort import Exchange, answered, broadcast_and_read, require_length
+from ..wire.cohort import Exchange, Sites, answered, require_length
 from ..wire.messages import Message
-from ..wire.request import DESCRIBE, OPEN
-from ..wire.statistic import StatisticRequest, request_digest
+from ..wire.request import StatisticRequest, request_digest
 from ..wire.transport import Transport
-from .run import asked, require_members, run_id, sites_tag, size_of, trust_of
+from .run import describe, opened_by, run_id, size_of, trust_of
 
 ENGINE = "table"
 
@@ -63,13 +60,10 @@ def fit_at_sites(
         watch: called after every exchange with the sites.
         progress: called at each release with the share of the budget that is spent, and the purpose.
     """
-    positive("timeout", timeout)
-    check_trust(agreement, len(sites))
-    require_members(transport, sites)
     for sentence in agreement.leaks:
         leak(code_of(sentence), f"{sentence}.", strict=agreement.settings.strict, stacklevel=3)
-    agreed = {"agreement": agreement.to_json()}
-    described = asked(transport, Message(DESCRIBE, agreed), sites, timeout)
+    asked = Sites(transport, tuple(sites), timeout, watch)
+    described = describe(asked, agreement)
     census = Census(
         tuple(size_of(site, described[site]) for site in sites),
         tuple(size_of(site, described[site], "records") for site in sites),
@@ -91,15 +85,12 @@ def fit_at_sites(
     )
     if run.complete:
         return FittedModel.load(directory), census
-    fields = {**agreed, "run": name, "sites": list(sites), "sizes": list(census.sizes), "engine": ENGINE}
-    opened = asked(transport, Message(OPEN, {**fields, "records": list(census.records)}), sites, timeout)
-    ledger = run.open_ledger(sites_tag(sites, opened))
-    place: dict[str, Any] = {"transport": transport, "sites": tuple(sites), "run": name, "timeout": timeout}
-    place |= {"census": census, "schema": schema, "watch": watch}
+    sizes, records = list(census.sizes), list(census.records)
+    ledger = run.open_ledger(opened_by(asked, agreement, run=name, sizes=sizes, records=records, engine=ENGINE))
     if trust is None:
-        cohort, mechanism = SiteTables(**place), Mechanism(ledger, run.noise)
+        cohort, mechanism = SiteTables(asked, name, census, schema), Mechanism(ledger, run.noise)
     else:
-        noisy = NoisyTables(**place, honest=trust["min_honest_sites"])
+        noisy = NoisyTables(asked, name, census, schema, honest=trust["min_honest_sites"])
         cohort, mechanism = noisy, SitesMechanism(noisy, ledger, run.noise)
     session = Session(cohort, mechanism, Filter(budget), progress)
     opening = Opened(census, session, ledger, public_draws(run.noise))
@@ -115,24 +106,21 @@ def fit_at_sites(
     return model, census
 
 
-@dataclass(kw_only=True)
+@dataclass
 class SiteTables:
     """The sites of a fit, as one cohort; the server adds the noise."""
 
-    transport: Transport
-    sites: tuple[str, ...]
+    sites: Sites
+    run: str  # which they have opened
     census: Census
-    run: str
     schema: Schema
-    timeout: float
-    watch: Callable[[Exchange], None]
     known: set[str] = field(default_factory=set)  # arrays that all sites have from the request before
 
     def answer(self, statistic: Statistic, number: int, multiplier: float) -> BoundedMean:
         """Return the sum over all sites with its sensitivity."""
         totals = self._totals(statistic, number, multiplier)
         for p, total in enumerate(totals):
-            what = f"site {self.sites[p]!r} answered release {number} with a vector"
+            what = f"site {self.sites.names[p]!r} answered release {number} with a vector"
             require_length(what, total, longest_part(self.census, p, statistic), "its bound allows")
         value = added(totals)
         return self.census.bounded(statistic, number, value, len(value))
@@ -145,17 +133,18 @@ class SiteTables:
         request = self._request(statistic, number, multiplier)
         messages, sent = self._exchange(request)
         return [
-            answered(site, messages[site], request, sent, "value", np.float64, request.dimension) for site in self.sites
+            answered(site, messages[p], request, sent, "value", np.float64, request.dimension)
+            for p, site in enumerate(self.sites.names)
         ]
 
     def _request(self, statistic: Statistic | Scores, number: int, multiplier: float) -> StatisticRequest:
         return StatisticRequest(self.run, number, multiplier, statistic, dimension_of(statistic, self.schema))
 
-    def _exchange(self, request: StatisticRequest) -> tuple[Mapping[str, Message], str]:
+    def _exchange(self, request: StatisticRequest) -> tuple[dict[int, Message], str]:
         """Ask all sites; return their messages, and the digest by which they refer to the request."""
         content = request.packed()
         message = request.message(content, self.known)
-        found = broadcast_and_read(self.transport, message, self.sites, self.timeout, request.number, self.watch)
+        found = self.sites.ask(message, request.number, range(len(self.sites.names)))
         self.known = set(content.arrays)
         return found, request_digest(message)
 
@@ -181,7 +170,7 @@ class NoisyTables(SiteTables):
         """Return the sum of the sites' noisy answers, in grid steps."""
         messages, sent = self._exchange(request)
         total = np.zeros(request.dimension, dtype=np.int64)
-        for p, site in enumerate(self.sites):
+        for p, site in enumerate(self.sites.names):
             limit = max_part_norm(self.census, p, request, scale)
-            total += checked_steps(site, messages[site], request, sent, scale, limit)
+            total += checked_steps(site, messages[p], request, sent, scale, limit)
         return total

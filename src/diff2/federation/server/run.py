@@ -10,27 +10,26 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..._files import AnyPath, write_json
 from ..._validate import positive
-from ...cohorts.slots import EXACT_SIZES
+from ...cohorts.draws import EXACT_SIZES
 from ...data.scaling import described_columns
 from ...errors import CheckpointError, InvalidArgument
 from ...privacy import Mechanism
 from ...privacy.release import ADD_OR_REMOVE_ONE
 from ...training.arguments import declare_leaks
 from ...training.build import build_training
-from ...training.directory import RunDirectory
-from ...training.header import header, same_bytes
+from ...training.directory import RunDirectory, header, same_bytes
 from ...training.loop import Training
 from ..agreement import Agreement, AnyAgreement
 from ..faults import BadAnswer, SitesMissing
 from ..own_noise.cohort import OwnNoiseCohort, SitesMechanism
 from ..own_noise.noise import check_trust
-from ..sealed.cohort import SealedCohort
+from ..sealed.cohort import Adder, SealedCohort
 from ..sealed.keys import SiteKeys
-from ..wire.cohort import Exchange, RemoteCohort, read_answers
+from ..wire.cohort import Exchange, RemoteCohort, Sites
 from ..wire.messages import Message, write
 from ..wire.request import CLOSE, DESCRIBE, OPEN
 from ..wire.transport import Transport
@@ -62,11 +61,8 @@ def prepare_at_sites(
     """
     if agreement.trust.sealed and keys is None:
         raise InvalidArgument("a sealed run is coordinated by one of the sites, which have the keys, not by the server")
-    positive("timeout", timeout)
-    check_trust(agreement, len(sites))
-    require_members(transport, sites)
-    agreed = {"agreement": agreement.to_json()}
-    described = asked(transport, Message(DESCRIBE, agreed), sites, timeout)
+    asked = Sites(transport, tuple(sites), timeout, watch)
+    described = describe(asked, agreement)
     sizes = [size_of(site, described[site]) for site in sites]
     noise_plan = agreement.plan(sizes)
     engine, _ = agreement.build_engine()
@@ -89,36 +85,43 @@ def prepare_at_sites(
     )
     tag = b""
     if not run.complete:
-        fields = {**agreed, "run": name, "sites": list(sites), "sizes": sizes, "engine": engine.name}
-        opened = asked(transport, Message(OPEN, fields), sites, timeout)
-        tag = sites_tag(sites, opened, keys if agreement.trust.sealed else None)
-    ledger = run.open_ledger(tag)
-    place: dict[str, Any] = {"transport": transport, "sites": tuple(sites), "run": name, "timeout": timeout}
-    place |= {"population": noise_plan.population, "source": run.noise, "watch": watch}
+        shared = keys if agreement.trust.sealed else None
+        tag = opened_by(asked, agreement, keys=shared, run=name, sizes=sizes, engine=engine.name)
+    ledger, place = run.open_ledger(tag), (asked, name, noise_plan.population, run.noise)
     if trust is None:
-        cohort, mechanism = RemoteCohort(**place), Mechanism(ledger, run.noise)
+        cohort, mechanism = RemoteCohort(*place), Mechanism(ledger, run.noise)
     else:
-        place["honest"] = trust["min_honest_sites"]
-        asking = OwnNoiseCohort(**place) if keys is None else SealedCohort(**place, keys=keys)
+        honest, adder = trust["min_honest_sites"], cast(Adder, transport)
+        asking = OwnNoiseCohort(*place, honest) if keys is None else SealedCohort(*place, honest, adder, keys)
         cohort, mechanism = asking, SitesMechanism(asking, ledger, run.noise)
     return build_training(noise_plan, agreement.build_model(), engine, run, cohort, mechanism, agreement.run.output)
 
 
-def asked(transport: Transport, message: Message, sites: Sequence[str], timeout: float) -> Mapping[str, Message]:
-    """Return what all sites answer."""
-    return read_answers(transport.broadcast(write(message), sites, timeout), sites, timeout)
+def describe(sites: Sites, agreement: AnyAgreement) -> Mapping[str, Message]:
+    """Return what all sites say of themselves; refuse to start without one of them."""
+    positive("timeout", sites.timeout)
+    check_trust(agreement, len(sites.names))
+    present = sites.transport.members()
+    missing = [site for site in sites.names if site not in present]
+    if missing:
+        raise SitesMissing(
+            f"{', '.join(map(repr, missing))} of the run's {len(sites.names)} sites are not connected; connected: "
+            f"{', '.join(map(repr, present)) or 'none'}. Start them, then start or resume the run"
+        )
+    return sites.tell(DESCRIBE, {"agreement": agreement.to_json()})
 
 
-def sites_tag(sites: Sequence[str], opened: Mapping[str, Message], keys: SiteKeys | None = None) -> bytes:
-    """Return a hash of the fingerprints of the sites' keys, each of which is bound to the records of its site.
+def opened_by(sites: Sites, agreement: AnyAgreement, *, keys: SiteKeys | None = None, **stated: Any) -> bytes:
+    """Have all sites open a run; return a hash of the fingerprints of their keys, each bound to the site's records.
 
     A site that lost its ledger takes a new key, so the run is not resumed. Sites whose keys for sealing are not the
     coordinator's are refused.
     """
-    for site in sites:
+    opened = sites.tell(OPEN, {"agreement": agreement.to_json(), "sites": list(sites.names), **stated})
+    for site in sites.names:
         if keys is not None and opened[site].fields.get("keys") != keys.fingerprint:
             raise BadAnswer(f"site {site!r} has other keys than the coordinator; give all sites the same file")
-    tags = [str(opened[site].fields.get("key")) for site in sites]
+    tags = [str(opened[site].fields.get("key")) for site in sites.names]
     return hashlib.sha256("\n".join(tags).encode()).digest()
 
 
@@ -132,17 +135,6 @@ def close_at_sites(run: str, sites: Sequence[str], transport: Transport, timeout
     """Do the same for a run by its name."""
     replies = transport.broadcast(write(Message(CLOSE, {"run": run})), sites, timeout)
     return [site for site in sites if site not in replies.answers]
-
-
-def require_members(transport: Transport, sites: Sequence[str]) -> None:
-    """Refuse to start without all sites of the run."""
-    present = transport.members()
-    missing = [site for site in sites if site not in present]
-    if missing:
-        raise SitesMissing(
-            f"{', '.join(map(repr, missing))} of the run's {len(sites)} sites are not connected; connected: "
-            f"{', '.join(map(repr, present)) or 'none'}. Start them, then start or resume the run"
-        )
 
 
 def trust_of(agreement: AnyAgreement, sites: int) -> dict[str, Any] | None:

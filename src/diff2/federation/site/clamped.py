@@ -14,8 +14,7 @@ import numpy as np
 
 from ...data.scaling import Encoding, Scaling
 from ...errors import InvalidArgument
-from ...tables.cell_column import Cells
-from ...tables.cells import Lookup
+from ...tables.cells import Cells, Lookup
 
 UNBOUNDED = 1e12  # the range of an encoded column without bounds, which only runs on one machine have
 OTHER = "other"

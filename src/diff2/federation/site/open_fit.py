@@ -20,8 +20,7 @@ from ..faults import BadMessage, Refusal
 from ..fit_agreement import FitAgreement, FitPlan
 from ..own_noise.statistic import max_part_norm, noisy_part, statistic_scale
 from ..wire.messages import Message
-from ..wire.request import ANSWER, whole_number
-from ..wire.statistic import StatisticRequest, read_statistic_request, request_digest
+from ..wire.request import ANSWER, StatisticRequest, read_statistic_request, request_digest, whole_number
 from .ledger import Answer
 from .table_records import TableRecords
 
@@ -120,5 +119,4 @@ class OpenFit:
             raise Refusal(str(error)) from None
         part = self._table.total(request.statistic, self._census.weights[self._client])
         found = noisy_part(part, self._census, self._client, request, sent, scale, self._source)
-        fields = {"request": sent, "grid": scale.grid, "noise_std": scale.site_std, "together": list(sites)}
-        return Message(ANSWER, fields, {"steps": found.steps}), found.release, ""
+        return found.message(sent, sites), found.release, found.leaf

@@ -1,21 +1,29 @@
-"""An open run at a site: which requests belong to it, and how they are answered."""
+"""An open run at a site: which requests belong to it, and how they are answered.
+
+Those belong that the agreed algorithm and its routine declare, and no others. That needs no list of algorithms: the
+declaration that priced the run says what may be asked, in which round, about which records, clipped to which radius.
+"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from ...algorithms import Algorithm
 from ...cohorts.bounds import bounded
 from ...cohorts.per_client import ClientSums
 from ...planning import Plan
 from ...privacy import NoiseSource, Release
 from ...privacy.release import NONE
+from ...questions import Population, Question
 from ..agreement import Agreement
 from ..faults import Refusal
 from ..own_noise.noise import MAX_TOTAL, SiteNoise
 from ..sealed.keys import MAX_TOTAL as MAX_SEALED_TOTAL
 from ..wire.messages import Message, digest
 from ..wire.request import ANSWER, Request, as_array, read_request
-from .declared import require_declared
 from .ledger import Answer
 from .records import SiteRecords
+
+TOLERANCE = 1e-12  # fraction by which a radius may exceed the rule: two machines may round differently
 
 
 class OpenRun:
@@ -67,13 +75,7 @@ class OpenRun:
         if self._noise is None:
             return self._clipped_sum(request, sent)
         found = self._noise.answer(request, sent, [(answer.release, answer.leaf) for answer in answers])
-        fields = {
-            "request": sent,
-            "grid": found.scale.grid,
-            "noise_std": found.scale.site_std,
-            "together": [sites[p] for p in found.scale.clients],
-        }
-        return Message(ANSWER, fields, {"steps": found.steps}), found.release, found.leaf
+        return found.message(sent, sites), found.release, found.leaf
 
     def _clipped_sum(self, request: Request, sent: str) -> tuple[Message, Release, str]:
         """Answer with the clipped sum; the server adds the noise."""
@@ -83,3 +85,30 @@ class OpenRun:
         value = as_array(self._sums.answer(question))
         release = bounded(population, question, None, 0.0).release._replace(mechanism=NONE)
         return Message(ANSWER, {"request": sent, "count": count}, {"value": value}), release, ""
+
+
+def require_declared(algorithm: Algorithm, population: Population, client: int, question: Question) -> None:
+    """Refuse a question that the agreed algorithm does not ask this client in this round."""
+    round = question.round
+    declared = algorithm.declared(round, population) if 1 <= round <= algorithm.rounds else ()
+    agreed = [
+        one
+        for one in declared
+        if _as_declared(one) == _as_declared(question) and population.takes_part(client, round, one.batch)
+    ]
+    if not agreed or question.params is None or not isinstance(question.radius, float):
+        raise Refusal(
+            f"the agreed algorithm does not ask this site for a {question.kind} with purpose {question.purpose!r}, "
+            f"step {question.step} and {question.batch} in round {round}"
+        )
+    limit = max(one.radius_at(question.params, question.previous) for one in agreed)
+    if question.radius > limit * (1 + TOLERANCE):
+        raise Refusal(
+            f"the {question.kind} of round {round} asks for the radius {question.radius:g}; the agreed rule allows "
+            f"{limit:g}"
+        )
+
+
+def _as_declared(question: Question) -> Question:
+    """Return the question without what is known only once it is asked."""
+    return replace(question, radius=0.0, round=0)

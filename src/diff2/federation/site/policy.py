@@ -28,9 +28,9 @@ from ...planning.filter import FILTER
 from ...privacy import total_epsilon
 from ...runfile.reader import parse_tables, required_table
 from ..agreement import AnyAgreement
+from ..among_sites import Column
 from ..faults import Refusal
 from ..fit_agreement import FitPlan
-from .columns import Column
 
 TABLES = ("site", "data", "policy")
 
@@ -84,14 +84,11 @@ class Policy:
         at_least("smallest_size", self.smallest_size, 1)
         for name in self.algorithms or ():
             one_of("algorithms", name, (*ALGORITHMS, FILTER))
-        if self.reported_size is not None:
-            at_least("reported_size", self.reported_size, self.smallest_size)
+        at_least("reported_size", self.reported_size, self.smallest_size, optional=True)
         positive("max_epsilon_per_run", self.max_epsilon_per_run, infinite=True)
         at_least("min_honest_sites", self.min_honest_sites, 1)
-        if self.max_rounds is not None:
-            at_least("max_rounds", self.max_rounds, 1)
-        if self.max_epsilon_against_server is not None:
-            positive("max_epsilon_against_server", self.max_epsilon_against_server)
+        at_least("max_rounds", self.max_rounds, 1, optional=True)
+        positive("max_epsilon_against_server", self.max_epsilon_against_server, optional=True)
         if bool(self.columns) != bool(self.targets):
             raise InvalidArgument("expected columns and targets, which approve runs together, or neither")
 

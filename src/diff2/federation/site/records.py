@@ -1,8 +1,11 @@
-"""A site's own records, encoded for training as agreed. Nothing here leaves the site."""
+"""What a site holds: its records, encoded as agreed, and the secret of a run. Nothing here leaves the site."""
 
 from __future__ import annotations
 
 import importlib
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,16 +13,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..._files import write_whole
 from ...cohorts.clients import Client, as_groups
 from ...data.tables import ClientTable, require_column
-from ...errors import InvalidArgument
-from ...tables.cell_column import Cells
+from ...errors import Diff2Error, InvalidArgument
+from ...privacy import NoiseSource
+from ...privacy.noise import KEY_BYTES
+from ...privacy.release import ADD_OR_REMOVE_ONE
+from ...tables.cells import Cells
 from ...tables.files import read_tables
 from ...tables.frames import Frame, as_frame
 from ..agreement import Agreement, AnyAgreement
+from ..faults import Refusal
 from ..fit_agreement import FitAgreement
 from .clamped import Clamped
-from .policy import SiteData, SiteFile
+from .policy import Policy, SiteData, SiteFile
 from .table_records import TableRecords, table_records
 
 
@@ -122,3 +130,55 @@ def _columns(frame: Frame, data: SiteData, agreement: Agreement) -> dict[str, Ce
         require_column(ClientTable("site", frame), name)
         found[agreed] = frame[name]
     return found
+
+
+@dataclass
+class Holdings:
+    """What a site holds, as an agreement asks for it. Why it cannot be read is for the site's own log."""
+
+    load: Callable[[AnyAgreement], SiteRecords | TableRecords]  # returns the records, encoded for an agreement
+    policy: Policy
+    log: Callable[[str], None]  # takes what may quote them
+    loaded: tuple[str, SiteRecords | TableRecords] | None = None  # and the digest of the agreement
+
+    def records(self, agreement: AnyAgreement) -> SiteRecords | TableRecords:
+        """Return the records this site trains on."""
+        if self.loaded is None or self.loaded[0] != agreement.digest:
+            try:
+                records = self.load(agreement)
+            except Diff2Error as error:
+                self.log(f"the records cannot be read: {error}")
+                raise Refusal("the site's records cannot be read as agreed; see its site.log") from None
+            for note in records.notes:
+                self.log(note)
+            self.loaded = (agreement.digest, records)
+        records, reported = self.loaded[1], self.policy.reported_size
+        poisson = agreement.adjacency == ADD_OR_REMOVE_ONE and reported is not None
+        if not poisson and records.records < max(self.policy.smallest_size, reported or 1):
+            raise Refusal("the site has fewer records than its policy requires")
+        return records if reported is None else records.first(reported)
+
+    def size(self, agreement: AnyAgreement) -> int:
+        """Return the number of records, or of units of a fit, that the site reports."""
+        reported = self.policy.reported_size
+        poisson = agreement.adjacency == ADD_OR_REMOVE_ONE
+        return reported if poisson and reported is not None else self.records(agreement).size
+
+
+def run_source(directory: Path, run: str, seed: int | None, *, new: bool) -> NoiseSource:
+    """Return the source of batches, masks and noise: a secret of the site's own, unless the run is seeded."""
+    if seed is not None:
+        return NoiseSource.from_seed(seed)
+    path = key_path(directory, run)
+    if new:
+        # A key that is there already belongs to a run the ledger does not know: its noise may have been used.
+        path.unlink(missing_ok=True)
+        write_whole(path, secrets.token_bytes(KEY_BYTES), secret=True)
+    if not path.exists() or path.stat().st_size != KEY_BYTES:
+        raise Refusal("the site has lost the key of this run, so it cannot be resumed; start a new run")
+    return NoiseSource(path.read_bytes(), private=True)
+
+
+def key_path(directory: Path, run: str) -> Path:
+    """Return the file of a run's secret."""
+    return directory / f"{run}.key"

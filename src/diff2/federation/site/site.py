@@ -21,21 +21,19 @@ from ..._version import __version__
 from ...errors import InvalidArgument
 from ...training.directory import records_tag
 from ..agreement import AnyAgreement, read_agreement
+from ..among_sites import Column
 from ..faults import BadMessage, CannotWrite, Refusal
 from ..sealed.keys import MODEL, NO_KEYS, SEALED, SiteKeys, sealed_answer, store_model
 from ..wire.messages import Message, digest, read, refusal, write
 from ..wire.request import ASK, CLOSE, CLOSED, DESCRIBE, DESCRIPTION, OPEN, OPENED
 from ..wire.transport import NOBODY, Caller
 from .approval import approve, approved, require_approved
-from .columns import Column
-from .holdings import Holdings
 from .ledger import Answer, RunLine, SiteLedger
 from .open_fit import OpenFit
 from .open_run import OpenRun
 from .opening import RUN_ID, opened_run, stated
 from .policy import Policy, SiteFile
-from .records import SiteRecords, load_records
-from .run_key import key_path, run_source
+from .records import Holdings, SiteRecords, key_path, load_records, run_source
 from .table_records import TableRecords
 
 LOG = logging.getLogger("diff2.site")

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from ...errors import InvalidArgument, PrivacyLeakWarning
 from ...fitting.cohort import ClientTable
-from ...tables.check import check
-from ...tables.encode import Encoded, encode
+from ...tables.encode import Encoded, check, encode
 from ...tables.frames import Frame, as_frame
 from ...tables.rows import Rows
 from ...tables.schema import Schema

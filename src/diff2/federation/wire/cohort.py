@@ -9,7 +9,7 @@ was calibrated for.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,24 +39,41 @@ class Exchange(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RemoteCohort:
-    """The sites of a run, as one cohort.
+class Sites:
+    """The sites of a run, in the order of its clients, and how they are asked.
 
     Args:
-        sites: in the order of the population's clients.
-        run: which they have opened.
-        source: draws the clients of a round, where that is secret.
         timeout: seconds a site has for an answer.
         watch: called after every exchange.
     """
 
     transport: Transport
-    sites: tuple[str, ...]
-    population: Population
-    run: str
-    source: NoiseSource
+    names: tuple[str, ...]
     timeout: float
     watch: Callable[[Exchange], None]
+
+    def tell(self, kind: str, fields: Mapping[str, Any]) -> Mapping[str, Message]:
+        """Return what all sites answer to a message about the run itself."""
+        replies = self.transport.broadcast(write(Message(kind, fields)), self.names, self.timeout)
+        return read_answers(replies, self.names, self.timeout)
+
+    def ask(self, message: Message, round: int, clients: Sequence[int]) -> dict[int, Message]:
+        """Ask these clients, count the exchange, and return the message of each."""
+        payload, names, began = write(message), [self.names[p] for p in clients], time.perf_counter()
+        found = read_answers(self.transport.broadcast(payload, names, self.timeout), names, self.timeout)
+        received = sum(array.nbytes for message in found.values() for array in message.arrays.values())
+        self.watch(Exchange(round, tuple(names), time.perf_counter() - began, len(payload) * len(names), received))
+        return {p: found[self.names[p]] for p in clients}
+
+
+@dataclass(frozen=True)
+class RemoteCohort:
+    """The sites of a run, as one cohort; ``source`` draws the clients of a round, where that is secret."""
+
+    sites: Sites
+    run: str  # which they have opened
+    population: Population
+    source: NoiseSource
 
     def answer(self, question: Question) -> BoundedMean:
         self.population.check(question.batch)
@@ -69,13 +86,12 @@ class RemoteCohort:
 
     def _exchange(self, request: Request, clients: Sequence[int]) -> tuple[dict[int, Message], str]:
         """Ask these clients; return their messages, and the digest by which they refer to the request."""
-        message, sites = request.message(), [self.sites[p] for p in clients]
-        found = broadcast_and_read(self.transport, message, sites, self.timeout, request.question.round, self.watch)
-        return {p: found[self.sites[p]] for p in clients}, digest(write(message))
+        message = request.message()
+        return self.sites.ask(message, request.question.round, clients), digest(write(message))
 
     def _checked(self, client: int, message: Message, question: Question, request: str) -> Vector:
         """Return the sum in an answer; refuse an answer that cannot be right."""
-        site, population, batch = self.sites[client], self.population, question.batch
+        site, population, batch = self.sites.names[client], self.population, question.batch
         what, params, radius = f"the {question.kind} of round {question.round}", question.params, question.radius
         if params is None or not isinstance(radius, float):
             raise ValueError(f"{what} has no iterate or no radius yet")
@@ -117,22 +133,6 @@ def require_length(what: str, value: np.ndarray, limit: float, reason: str) -> N
     """Refuse a vector that is longer than clipping, or clipping and noise, can make it."""
     if float(np.linalg.norm(value.astype(np.float64))) > limit:
         raise BadAnswer(f"{what} longer than {reason}; nothing was released. Check the software there")
-
-
-def broadcast_and_read(
-    transport: Transport,
-    message: Message,
-    sites: Sequence[str],
-    timeout: float,
-    round: int,
-    watch: Callable[[Exchange], None],
-) -> Mapping[str, Message]:
-    """Ask these sites, count the exchange, and return the message of each."""
-    payload, began = write(message), time.perf_counter()
-    found = read_answers(transport.broadcast(payload, sites, timeout), sites, timeout)
-    received = sum(array.nbytes for message in found.values() for array in message.arrays.values())
-    watch(Exchange(round, tuple(sites), time.perf_counter() - began, len(payload) * len(sites), received))
-    return found
 
 
 def read_answers(replies: Replies, sites: Sequence[str], timeout: float) -> Mapping[str, Message]:
