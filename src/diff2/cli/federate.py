@@ -12,7 +12,7 @@ from .options import DataDir, Json, Quiet, RunToml, Seed, given, shown
 
 federate_app = typer.Typer(
     name="federate",
-    help="Train over sites that keep their records, on NVIDIA FLARE.",
+    help="Fit or train over sites that keep their records, on NVIDIA FLARE.",
     no_args_is_help=True,
 )
 
@@ -74,9 +74,9 @@ def _add_run_command(kind: str, summary: str) -> None:
                 _show(out, document, jobs)
 
 
-_add_run_command("simulate", "Train over sites in FLARE's simulator on this machine.")
+_add_run_command("simulate", "Fit or train over sites in FLARE's simulator on this machine.")
 _add_run_command(
-    "local", "Train over sites on this machine: start a server and one process per site, run, and stop them all."
+    "local", "Fit or train over sites on this machine: start a server and one process per site, run, stop them all."
 )
 
 

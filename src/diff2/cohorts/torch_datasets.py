@@ -45,7 +45,7 @@ def with_tensors(clients: Any, *, sizes_are_public: bool) -> Any:
     if any(isinstance(one, DataLoader) for one in given):
         LOG.warning(
             "%s Batch size, shuffling and drop_last of a DataLoader are not used: the algorithm draws its batches from "
-            "all records of the loader's dataset, as the guarantee has it",
+            "all records of the loader's dataset, as the guarantee requires",
             text,
         )
     else:
