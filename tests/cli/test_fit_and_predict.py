@@ -106,6 +106,9 @@ def test_clients_and_groups(tmp_path):
 def test_a_schema_with_groups_protects_them(tmp_path):
     written(tmp_path, "classes", groups="person")
     assert json.loads(fitted_here(tmp_path, "--json").stdout)["unit"] == "group"
+    words = ["evaluate", tmp_path / "model", tmp_path / "one.csv", "--epsilon", "0.5", "--json"]
+    found = [json.loads(diff2_here(*words, *more).stdout)["guarantee"]["unit"] for more in ([], ["--unit", "record"])]
+    assert found == ["group", "record"]
 
 
 def test_a_seed_is_not_private(tmp_path):

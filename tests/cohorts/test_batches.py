@@ -11,7 +11,9 @@ import torch
 
 from diff2.cohorts import Client, LocalCohort, PerClientCohort
 from diff2.cohorts.bounds import CLIENT_ROUNDING
+from diff2.cohorts.clients import as_groups
 from diff2.cohorts.draws import clipped
+from diff2.errors import InvalidArgument
 from diff2.gradients import Shapes, build_engine
 from diff2.models.losses import squared
 from diff2.questions import ALL, Batch, Population
@@ -212,3 +214,14 @@ def test_what_is_clipped_of_a_group_is_the_sum_over_the_rows(weighting, cohort):
     ask.radius = float(lengths.median())  # half of them are clipped
     factors = torch.tensor(weights, dtype=torch.float64) * (ask.radius / lengths).clamp(max=1.0)
     np.testing.assert_allclose(ask(CLIENTS).value, factors @ torch.stack(sums), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("label", ["x", 0.5, True, 10**30, b"y"])
+def test_the_label_of_one_group_neither_joins_nor_splits_others(label):
+    """In an array, one label decides the type of all: 2^53 and 2^53 + 1 became one group, 1 and 1.0 became two."""
+    labels = [2**53, 2**53 + 1, 7, 7.0, np.int64(7), torch.tensor(7), "a", label]
+    client = Client(torch.zeros(8, 1), torch.zeros(8, 1))
+    assert as_groups([labels], [client])[0].tolist() == [0, 1, 2, 2, 2, 2, 3, 4]
+    for missing in (None, math.nan, [1]):
+        with pytest.raises(InvalidArgument, match="without a group"):
+            as_groups([[*labels[:7], missing]], [client])

@@ -194,6 +194,17 @@ class TestApproval:
         assert (told.exit_code, match in " ".join(told.output.split())) == (1, True), told.output
         assert not (site.parent / "diff2-site").exists()
 
+    @pytest.mark.parametrize(("reported", "is_approved"), [(3, False), (4, True), (6, True)])
+    def test_poisson_batches_need_a_bound_of_the_number_of_records(self, tmp_path, reported, is_approved):
+        """The first records are used: of more than the bound, removing one makes room for another, and moves twice."""
+        algorithm = 'name = "dpsgd"\nrounds = 2\nbatch_size = 2\nclip_gradient = 1.0\nsampling = "poisson"\n'
+        start, end = RUN.index("[algorithm]"), RUN.index("[routine]")
+        run = write_run(tmp_path, f"{RUN[:start]}[algorithm]\n{algorithm}{RUN[end:]}")
+        site = write_sites(tmp_path / "sites", f"epsilon = 2.0\ndelta = 1e-3\nreported_size = {reported}") / "north"
+        told = command("federate", "approve", run, "--site", site / "site.toml", "--yes")
+        assert (told.exit_code == 0) == is_approved, told.output
+        assert is_approved or "more records than reported_size" in " ".join(told.output.split())
+
 
 class TestCommands:
     @pytest.fixture(autouse=True)

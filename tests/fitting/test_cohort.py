@@ -61,3 +61,32 @@ def test_one_long_label_is_no_reason_to_fail():
     assert TableCohort([groups], unit="group").census.sizes == (3,)
     assert [one.rows.size for one in by_client(groups)] == [2500, 2499, 1]
     assert tag(b"key", [labels]) != tag(b"key", [labels[::-1]])
+
+
+def test_the_allowance_for_rounding_is_needed_and_is_enough():
+    """The sums of neighbours are rounded differently: some are further apart than two exact sums can be."""
+    rng, size = np.random.default_rng(0), 20_000
+    targets, groups, usable = rng.random(size) * HIGH, np.arange(size), np.ones(size, bool)
+    excess = []
+    for row in rng.integers(0, size, 60):
+        values = []
+        for target in (LOW, HIGH):
+            targets[row] = target
+            found = TableCohort([client(targets, groups, usable)]).answer(TargetMean(LOW, HIGH), 1)
+            values.append(found.value[0])
+        excess.append((values[1] - values[0]) / found.release.sensitivity - 1)
+    assert 0 < max(excess) <= found.rounding < 1e-6
+
+
+class Narrow:
+    """Records of length one that are alike."""
+
+    purpose, longest, diameter = "narrow", 1.0, 0.01
+
+    def total(self, rows, weights, cache):
+        return np.array([weights @ np.clip(rows.target, 0.99, 1.0)])
+
+
+def test_a_record_that_does_not_count_is_further_away_than_others_are():
+    sums = [TableCohort([client([1, 1], [0, 1], [True, last])]).answer(Narrow(), 1) for last in (True, False)]
+    assert abs(sums[0].value - sums[1].value) == pytest.approx(sums[0].release.sensitivity)

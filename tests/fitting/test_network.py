@@ -232,6 +232,30 @@ def test_a_module_that_keeps_what_it_sees_has_seen_no_record(tmp_path):
     assert not found.model.state[0].any()
 
 
+class Centring(nn.Module):
+    """Takes off the mean of its batch, in training or when it predicts."""
+
+    def __init__(self, training):
+        super().__init__()
+        self.linear, self.when = nn.Linear(WIDTH, 1), training
+
+    def forward(self, x):
+        return self.linear(x - x.mean(0) if self.training == self.when else x)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("training", [True, False])
+def test_a_module_that_mixes_records_is_neither_fitted_nor_loaded(training, tmp_path):
+    """Tried in training alone, one record moved the errors that a score is made of by 95 times the sensitivity."""
+    with pytest.raises(diff2.errors.UnsupportedModel, match="the model mixes records"):
+        fitted("regression", method="network", model=Centring(training), directory=tmp_path / "mixing")
+    assert not (tmp_path / "mixing").exists()
+    if not training:
+        fitted("regression", method="network", model=linear(), rows=200, directory=tmp_path / "plain")
+        with pytest.raises(diff2.errors.UnsupportedModel, match="the model mixes records"):
+            FittedModel.load(tmp_path / "plain", module=Centring(training))
+
+
 def test_a_model_that_needs_no_module_refuses_one(model, tmp_path):
     folder = model.save(tmp_path / "model")
     with pytest.raises(InvalidArgument, match="needs no module"):
@@ -309,12 +333,13 @@ def test_replacing_a_record_moves_the_gradients_by_at_most_what_is_stated(make, 
         assert farthest > 0.5
 
 
-def test_a_unit_of_several_records_moves_the_gradients_no_further():
-    """Two records of half the weight each are one unit."""
+@pytest.mark.parametrize("halved", [2, RECORDS])
+def test_a_unit_of_several_records_moves_the_gradients_no_further(halved):
+    """Two records of half the weight each are one unit; the others of their chunk may be such units, too."""
     learner = a_learner(nn.Linear(8, 1))
     asked = NetworkGradients(learner, learner.engine.flat.vector.clone(), None, 1e-3)
     weights = np.full(RECORDS, learner.heaviest)
-    weights[:2] /= 2
+    weights[:halved] /= 2
     sums = []
     for target in (1e9, -1e9):
         rows = rows_of(0)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 import warnings
 from collections import Counter
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from diff2.privacy import Budget, NoiseSource
 from diff2.privacy.accounting import gdp_epsilon
 from diff2.privacy.lines import chained
 from diff2.privacy.repeated import repeated_epsilon, repeated_mu, repetitions
-from diff2.tables.kinds import Number, Regression
+from diff2.tables.kinds import DATA, Number, Regression
 from diff2.tables.schema import Schema
 from fitted import few_trees
 
@@ -91,7 +92,17 @@ def test_the_time_in_the_ledger_is_not_that_of_the_repetition(monkeypatch):
     assert next(times) == "2031-01-01T00:00:02+00:00"  # one for each candidate, however many repetitions there were
 
 
-def test_a_project_counts_it_and_keeps_its_limit(tmp_path):
+def test_a_candidate_that_was_read_off_the_data_is_a_leak_whoever_wins():
+    """Its bounds decide how well it does, hence whether the other wins: the guarantee of that one did not say so."""
+    known = {**CANDIDATES, "z": Schema({"z": Number(0.001, 0.999, source=DATA)}, "y", Regression(0, 4))}
+    with few_trees(), pytest.warns(diff2.PrivacyLeakWarning, match="column 'z'"):
+        name, model = diff2.select(TABLE, known, epsilon=6.0, delta=1e-5, repetitions=30)
+    assert name == "x"
+    assert not model.guarantee.private
+    assert "column 'z'" in str(model.guarantee)
+
+
+def test_a_project_counts_it_and_keeps_its_limit(tmp_path, monkeypatch):
     """It was fitted and saved whatever the limit was, and found in the books only afterwards."""
     set_limit(tmp_path, Budget(4.0, 1e-5))
     with few_trees():
@@ -99,6 +110,7 @@ def test_a_project_counts_it_and_keeps_its_limit(tmp_path):
         spent = standing(tmp_path).epsilon
         assert spent == pytest.approx(3.0, rel=1e-3)
         assert len(standing(tmp_path).runs) == 1
+        monkeypatch.setattr(sys.modules["diff2.fitting.select"], "fitted", None)  # it is not even tried
         with pytest.raises(diff2.BudgetExceeded, match="Nothing was released"):
             diff2.select(TABLE, CANDIDATES, epsilon=3.0, delta=1e-5, directory=tmp_path / "second")
     assert not (tmp_path / "second").exists()

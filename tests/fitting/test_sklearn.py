@@ -74,6 +74,35 @@ def test_with_the_least_number_of_records_checks_fail_for_it_alone():
     assert [name for name, text in failed.items() if "fewer than 50 records" not in text] == []
 
 
+SECRET = 0.271828182
+
+
+@pytest.mark.parametrize("make", [np.array, list])
+def test_errors_quote_no_record(make):
+    """Those of scikit-learn's own checks did, for complex numbers and for one dimension."""
+    x, y = np.full((60, 2), SECRET), np.full(60, SECRET)
+    model = PrivateRegressor(bounds=(0, 1), target_bounds=(0, 1), random_state=0)
+    for inputs, target in ((y, y), (SECRET, y), (x.astype(complex), y), (x, x), (x, y[:50]), (x[:, :0], y)):
+        inputs, target = (make(one) if np.ndim(one) else one for one in (inputs, target))
+        if make is list and np.iscomplexobj(inputs[0] if np.ndim(inputs) else 0):
+            continue  # cells that are no numbers are missing
+        with pytest.raises(ValueError) as caught:
+            model.fit(inputs, target)
+        assert str(SECRET)[:6] not in str(caught.value)
+    model.fit(x, y)
+    with pytest.raises(ValueError) as caught:
+        model.predict(make(y))
+    assert str(SECRET)[:6] not in str(caught.value)
+
+
+@pytest.mark.parametrize("cell", [1 + 2j, b"\xff", [1, 2], "text", None, 10**400])
+def test_no_cell_of_a_list_is_an_error(cell):
+    """One refused the whole table, and the error showed it."""
+    x, y = (one.tolist() for one in some(31, 60))
+    x[0][0], y[1] = cell, 0 if isinstance(cell, list) else cell
+    PrivateRegressor(bounds=(0, 1), target_bounds=(0, 1), random_state=0).fit(x, y)
+
+
 def test_arguments_are_stored_unchanged_and_cloned():
     bounds, flags = [(0, 1)] * 2, ("x1",)
     model = PrivateRegressor(2.0, bounds=bounds, flags=flags, target_bounds=(0, 1), unit="record")
@@ -229,7 +258,7 @@ def test_classes_that_are_read_off_the_data_leak():
 
 def test_an_exact_score_leaks():
     x, y = some(16)
-    model = PrivateRegressor(bounds=(0, 1), target_bounds=(0, 1)).fit(x, y)
+    model = PrivateRegressor(bounds=(0, 1), target_bounds=(0, 1), random_state=0).fit(x, y)
     with pytest.warns(PrivacyLeakWarning, match="exact score"):
         model.score(x, y)
     with pytest.raises(PrivacyLeakError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -218,6 +219,22 @@ class TestSensitivity:
         rest = 7 * scores.total(units[1], np.ones(records), {})
         found = [scores.scores(rest + total)[0] for total in (one, other)]
         assert found[1] - found[0] <= scores.sensitivity
+
+
+def test_features_and_their_lengths_are_those_of_one_design(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory ran out between the two, gradients of the design before were clipped by the lengths of others."""
+    rows, cache = Rows(np.zeros((2, 3)), np.zeros((2, 1), dtype=np.int64), np.zeros(2)), {}
+    before, other = design(1.0), design(9.0)
+    expected = before.features(rows, cache).copy()
+
+    def fail(value: float) -> float:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("diff2.fitting.statistics.math", SimpleNamespace(sqrt=fail))
+        with pytest.raises(MemoryError):
+            other.features(rows, cache)
+    np.testing.assert_array_equal(before.features(rows, cache), expected)
 
 
 class TestSecondMoment:

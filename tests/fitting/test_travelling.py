@@ -192,6 +192,16 @@ class TestOneRecordThatNoMadeUpOneIsLike:
             assert np.linalg.norm(found) <= statistic.longest * (1 + 1e-11)
 
 
+@pytest.mark.parametrize("bounds", [{"longest": 0.9}, {"diameter": 1.3}])
+def test_a_statistic_that_breaks_its_own_bounds_is_refused(bounds):
+    """Each bound is tried on the made-up records; none of those that are listed breaks one."""
+    known = SCHEMAS["classes"]
+    classes = len(known.target.values)
+    assert dimension_of(ClassShares(classes), known) == classes
+    with pytest.raises(InvalidArgument, match="within its bounds"):
+        dimension_of(ClassShares(classes, **bounds), known)
+
+
 class TestRefused:
     def refuses(self, statistic, known=BOUNDED, match=None, change=lambda tree, arrays: None):
         tree, arrays = sent(statistic)

@@ -169,8 +169,8 @@ NOT_COMPILED = {
     "no bias": (lambda: nn.Sequential(nn.Linear(5, 4, bias=False), nn.Softplus(), nn.Linear(4, 1)), "bias is missing"),
     "double precision": (lambda: small().double(), "float32"),
     "many units": (lambda: nn.Sequential(nn.Linear(5, 33), nn.Softplus(), nn.Linear(33, 1)), "at most"),
-    "many outputs": (lambda: nn.Sequential(nn.Linear(5, 4), nn.Softplus(), nn.Linear(4, 13)), "at most"),
-    "many features": (lambda: diff2.mlp(280, 1, seed=0), "at most"),
+    "many outputs": (lambda: nn.Sequential(nn.Linear(5, 4), nn.Softplus(), nn.Linear(4, 41)), "at most"),
+    "many features": (lambda: diff2.mlp(1100, 1, seed=0), "at most"),
     "a frozen layer": (
         lambda: nn.Sequential(nn.Linear(5, 4).requires_grad_(False), nn.Softplus(), nn.Linear(4, 1)),
         "frozen",

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare, norm
 
 from diff2.privacy import Ledger, Mechanism, NoiseSource, gdp_epsilon
-from diff2.privacy.exponential import RATE_BITS, bounded_range_mu, choice_mu, choose, rate_of, release_choice
+from diff2.privacy.exponential import RATE_BITS, bounded_range_mu, choice_mu, choose, paid, rate_of, release_choice
+from diff2.privacy.release import EXPONENTIAL, Release
 
 SOURCE = NoiseSource.from_seed(5)
 HEADER = {
@@ -62,14 +63,19 @@ class TestPrice:
         type_one, type_two = np.cumsum(first[order]), 1 - np.cumsum(second[order])
         assert (type_two >= norm.cdf(norm.isf(np.minimum(type_one, 1.0)) - mu) - 1e-9).all()
 
-    def test_the_worst_mechanism_reaches_it(self):
-        eta = 1.0
-        best = 0.0
-        for t in np.linspace(0.01, 0.99, 99):
-            p = -math.expm1(t - eta) / -math.expm1(-eta)
-            best = max(best, norm.ppf(p) - norm.ppf(p * math.exp(-t)))
+    @pytest.mark.parametrize("eta", [0.01, 1.0, 14.0, 50.0, 100.0, 400.0])
+    def test_the_worst_mechanism_reaches_it(self, eta):
+        """Above 80, where probabilities are one but for rounding, the price was nothing."""
+        t = eta * np.linspace(0.01, 0.99, 99)
+        rest = np.exp(-eta) * np.expm1(t) / -math.expm1(-eta)
+        best = (norm.isf(rest) - norm.ppf(-np.expm1(t - eta) / -math.expm1(-eta) * np.exp(-t))).max()
         assert bounded_range_mu(eta) == pytest.approx(best, rel=1e-4)
         assert bounded_range_mu(eta) >= best
+
+    @pytest.mark.parametrize("eta", [90.0, 501.0, 1e6])
+    def test_a_choice_that_hides_nothing_is_not_paid(self, eta):
+        line = Release(1, "structure", sensitivity=1.0, mechanism=EXPONENTIAL, multiplier=100.0, noise_std=eta / 2)
+        assert not paid(line)
 
     @settings(deadline=None, max_examples=20)
     @given(st.floats(1e-3, 2.0), st.integers(1, 5000))

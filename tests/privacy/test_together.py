@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -70,3 +71,30 @@ def test_what_is_not_private_makes_the_whole_not_private_and_units_shrink():
     assert together([], 1e-5) == 0.0
     assert smallest_unit([FULL._replace(unit="client"), FULL._replace(unit="group")]) == "group"
     assert smallest_unit([FULL, FULL._replace(unit="group")]) == "record"
+
+
+def selection(mean=4, mu=0.2):
+    return Spent(({("repeated", float(mean), 1 / mu): 1},))
+
+
+def test_selections_add_up():
+    """Two alike were one entry of a table, and a hundred of them cost what one costs."""
+    one, orders = selection(), np.exp(np.linspace(math.log(1.01), math.log(3000), 4000))
+    inner = 2 * (1 - 1 / orders) * orders * 0.02 + 2 * math.log(4) / orders
+    divergence = orders * 0.02 + inner.min() + math.log(4) / (orders - 1)
+    for count, beside in ((1, 0.0), (2, 0.0), (30, 0.0), (2, 0.5)):
+        whole = count * divergence + orders * beside**2 / 2
+        expected = (whole + np.log1p(-1 / orders) - (math.log(1e-5) + np.log(orders)) / (orders - 1)).min()
+        found = together([one] * count + ([of_mu(beside)] if beside else []), 1e-5)
+        assert found == pytest.approx(expected, rel=0.002)
+    assert together([one, selection(mean=8)], 1e-5) > together([one, one], 1e-5)
+    assert together([one, Spent(({("fixed", 0.05, 2.0): 20},))], 1e-5) == math.inf  # not known
+
+
+def test_a_selection_holds_the_releases_of_its_winner():
+    """Its ledger holds both; a project of more than six had no finite price."""
+    plan, winner = {("repeated", 4.0, 5.0): 1}, {("full", 1.0, 40.0): 50}
+    both = Spent((plan, winner))
+    assert together([both] * 8, 1e-5) == together([Spent((plan,))] * 8, 1e-5) < math.inf
+    for dearer in ({("full", 1.0, 1.0): 1}, {("fixed", 0.5, 1.0): 20}):
+        assert together([Spent((plan, dearer))], 1e-5) == price(dearer, 1e-5) > 2 * price(plan, 1e-5)

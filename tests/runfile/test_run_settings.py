@@ -183,6 +183,21 @@ def test_train_leaves_held_out_records_out_and_measures_them_when_asked(tables):
     assert pandas.read_csv(tables / "b" / "history.csv")["test_loss"].count() == 4
 
 
+@pytest.mark.parametrize("divided", ["holdout = 0.2", "clients = 2", ""])
+def test_where_the_number_of_records_is_secret_nothing_is_divided_by_it(tables, divided):
+    """Of 90 records and of 89, holdout trained on other ones, and result.json said how many there were."""
+    poisson = 'name = "dpsgd"\nrounds = 2\nbatch_size = 20\nclip_gradient = 1.0\nsampling = "poisson"'
+    path = write(tables, poisson, rest="public_sizes = 100", data=DATA + f'drop = ["person"]\n{divided}')
+    result = diff2_here("train", path, "--out", tables / "run", "--json")
+    if divided:
+        assert f"{divided.split()[0]} divides the records by how many there are" in single_line(result.stderr)
+        assert not (tables / "run").exists()
+    else:
+        document = json.loads(result.stdout)
+        assert document["clients"][0]["records"] == 100
+        assert document["guarantee"]["private"]
+
+
 def test_train_shows_a_routine_inside_a_routine(tables):
     routine = 'name = "averaging"\n[routine.routine]\nname = "momentum"\nlearning_rate = 0.1'
     path = write(tables, DIFF2, routine, data=DATA + 'drop = ["person"]')

@@ -346,7 +346,7 @@ def test_no_error_depends_on_values(x, y, make):
         (np.zeros(3), "1 dimension"),
         (np.zeros((3, 2, 2)), "3 dimension"),
         (np.zeros((3, 7)), "expected 1 columns, got 7"),
-        (np.zeros((3, 1), complex), "complex data not supported"),
+        (np.zeros((3, 1), complex), "Complex data not supported"),
         ({"x": [1, 2], "y": [1]}, "same length"),
         ([[1], [1, 2]], "same length"),
         (pandas.DataFrame([[1, 2, 3]], columns=["x", "x", "y"]), "'x' is there twice"),

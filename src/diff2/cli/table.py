@@ -205,7 +205,9 @@ def evaluate(
     epsilon: Annotated[float, typer.Option(help="The budget, for the records in the files.")],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the ledger goes.")] = None,
     delta: Delta = None,
-    unit: Annotated[str, typer.Option(help="What is protected: record, group or client.")] = "record",
+    unit: Annotated[
+        str | None, typer.Option(help="What is protected: record, group or client; default: group if it names any.")
+    ] = None,
     seed: Seed = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -225,7 +227,7 @@ def evaluate(
             read_tables(files, model.schema.file),
             epsilon=epsilon,
             delta="auto" if delta is None else delta,
-            unit=unit,
+            unit=unit or ("record" if model.schema.groups is None else "group"),
             seed=seed,
             directory=out,
         )

@@ -1,6 +1,7 @@
 """The clients' records, checked before anything else happens."""
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -58,7 +59,8 @@ def as_groups(groups: Any, clients: Sequence[Client]) -> list[Tensor]:
     Args:
         groups: for each client an array of numbers or texts, one per record; for a single client also its array alone.
     """
-    if len(clients) == 1 and not (isinstance(groups, list | tuple) and len(groups) == 1 and np.ndim(groups[0]) == 1):
+    several = isinstance(groups, list | tuple)
+    if len(clients) == 1 and not (several and len(groups) == 1 and len(_shape(groups[0])) == 1):
         groups = [groups]
     if not isinstance(groups, list | tuple) or len(groups) != len(clients):
         raise InvalidArgument(
@@ -67,16 +69,20 @@ def as_groups(groups: Any, clients: Sequence[Client]) -> list[Tensor]:
         )
     numbers = []
     for p, (given, client) in enumerate(zip(groups, clients, strict=True)):
-        values = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
-        if values.shape != (client.size,):
+        if _shape(given) != (client.size,):
             raise InvalidArgument(
-                f"groups[{p}] has shape {values.shape}, its client {client.size} records; give one group per record"
+                f"groups[{p}] has shape {_shape(given)}, its client {client.size} records; give one group per record"
             )
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            raise InvalidArgument("groups hold records without a group; give each record one")
-        # In the order of their first records: what a group is called does not move the others.
-        _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-        numbers.append(torch.from_numpy(np.argsort(np.argsort(first))[inverse].astype(np.int64)))
+        places: dict[Any, int] = {}  # by first records; label by label: in an array, one decides the type of all
+        try:
+            labels = [label.item() if hasattr(label, "item") else label for label in given]
+            found = [places.setdefault(label, len(places)) for label in labels]
+            usable = all(label not in (None, math.inf, -math.inf) and label == label for label in places)
+        except TypeError:  # of what has no hash, or is of another library and missing
+            usable = False
+        if not usable:
+            raise InvalidArgument("groups hold records without a group; give each record a number or a text")
+        numbers.append(torch.tensor(found, dtype=torch.int64))
     return numbers
 
 
@@ -87,6 +93,10 @@ def as_pair(
     client, other = _as_client(name, pair, loss, dtype, device)
     _same_layout(name, other, layout)
     return client
+
+
+def _shape(column: Any) -> tuple[int, ...]:
+    return tuple(getattr(column, "shape", (len(column),) if isinstance(column, list | tuple) else ()))
 
 
 def _is_pair(value: Any) -> bool:

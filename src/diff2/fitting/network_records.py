@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import InvalidArgument
 from ..gradients import Engine, FeatureCache, Records, Shapes, Transform, build_engine, rounding_allowance
+from ..gradients.checks import refuse_mixing
 from ..gradients.sums import BLOCK
 from ..models.losses import cross_entropy, squared
 from ..questions import Question
@@ -114,6 +115,7 @@ def own_module(module: nn.Module, width: int, outputs: int) -> nn.Module:
     loss = squared if outputs == 1 else cross_entropy
     if build_engine(own, loss, shapes_of(width, outputs))[1]:
         raise InvalidArgument("the model draws random numbers, say in dropout layers; fit takes none that does")
+    refuse_mixing(copy.deepcopy(own).eval(), width)  # as it predicts, and is scored
     return own
 
 

@@ -56,6 +56,8 @@ class ModuleModel:
         """Return the model with a copy of this module, given the state that was saved."""
         import torch
 
+        from ..gradients.checks import refuse_mixing
+
         own = copy.deepcopy(module).cpu().double().eval()
         with torch.no_grad():
             own(torch.zeros(1, self.preparation.width, dtype=torch.float64))  # gives lazy layers their sizes
@@ -68,6 +70,7 @@ class ModuleModel:
             )
         pairs = zip(known.items(), self.state, strict=True)
         own.load_state_dict({name: torch.from_numpy(array).to(value.dtype) for (name, value), array in pairs})
+        refuse_mixing(own, self.preparation.width)
         return replace(self, module=own)
 
 

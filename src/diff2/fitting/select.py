@@ -20,6 +20,7 @@ from ..planning.project import enter, require_within_limit
 from ..privacy import Ledger, Mechanism, NoiseSource
 from ..privacy.accounting import gdp_epsilon
 from ..privacy.guarantee import SELECTION
+from ..privacy.leaks import code_of, leak
 from ..privacy.noise import KEY_BYTES
 from ..privacy.repeated import repetitions as drawn_repetitions
 from ..tables.encode import encode
@@ -78,10 +79,14 @@ def select(
     budget = budget_of(epsilon, delta_of(delta, sum(sizes)))
     budget.warn()
     one_fit = gdp_epsilon(Filter(budget, mean).mu, budget.delta)
+    # Of all candidates: one that was read off the data decides whether another wins.
+    leaks = list(dict.fromkeys(sentence for schema in candidates.values() for sentence in schema.leaks()))
+    for sentence in leaks:
+        leak(code_of(sentence), f"{sentence}.", strict=False)
     headers: dict[str, dict[str, Any]] = {}
     for name, schema in candidates.items():  # of one time: that of a repetition would tell how many came before it
         algorithm = {**algorithm_of(schema), "name": SELECTION, "candidates": names, "repetitions": mean}
-        header = header_of(schema, budget, terms, sizes, algorithm, schema.leaks())
+        header = header_of(schema, budget, terms, sizes, algorithm, leaks)
         began = headers[names[0]]["time"] if headers else header["time"]
         headers[name] = {**header, "planned": Filter(budget, mean).planned(), "time": began}
     if directory is not None:

@@ -123,10 +123,9 @@ class Design:
         if cache.get("design") is not self:
             found = self.bounded(rows)
             found[:, 1:] -= self.centre
-            cache["features"] = found if self.matrix is None else found @ self.matrix
-            lost = UNDERFLOW * math.sqrt(cache["features"].shape[1])  # at most, of a length whose squares underflow
-            cache["lengths"] = np.linalg.norm(cache["features"], axis=1) + lost
-            cache["design"] = self
+            found = found if self.matrix is None else found @ self.matrix
+            lost = UNDERFLOW * math.sqrt(found.shape[1])  # at most, of a length whose squares underflow
+            cache.update(features=found, lengths=np.linalg.norm(found, axis=1) + lost, design=self)
         return cache["features"]
 
 

@@ -48,6 +48,15 @@ def refuse_mixing_layers(module: nn.Module) -> None:
             )
 
 
+def refuse_mixing(module: nn.Module, width: int) -> None:
+    """Refuse a model of ``width`` numbers per record whose output for a record changes with the others, as it is."""
+    refuse_mixing_layers(module)
+    values = torch.randn(3, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    unseen = _check_mixing(module, values, "")
+    if unseen is not None:
+        raise UnsupportedModel(unseen)
+
+
 def mixes_records(layer: nn.Module) -> bool:
     """Whether a layer is batch normalisation that uses statistics of its batch."""
     return isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)

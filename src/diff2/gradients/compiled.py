@@ -1,14 +1,13 @@
 """The engine for small networks with one hidden layer: a whole round in one compiled pass over tiles of records.
 
 It computes what the columns engine computes; the passes, norms and sums are in ``kernels.py``. It needs numba (the
-extra ``fast``). 64 records at a time are added in single precision, in any order, and everything else in double: the
+extra ``fast``). The records of a tile are added in single precision (``kernel_products.py``), tiles in double: the
 guarantee of ``engine.py`` holds with the same allowance for rounding.
 """
 
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from ..models.losses import cross_entropy, squared
 from ..questions.question import Question
 from .engine import asked
 from .flat import FlatModule
+from .lanes import share_out
 from .network import NetworkEngine, steps_of
 from .records import FeatureCache, Records
 from .rules import SLACK
@@ -30,9 +30,9 @@ from .sums import TILE, Total
 from .transform import Factors, Transform
 
 CHUNK_TILES = 256  # tiles of 512 records in a chunk
-PART_TILES = 32  # the least for which a thread is worth starting
-MAX_FEATURES = 128  # with more, matrix products are faster
-MAX_UNITS, MAX_OUTPUTS = 32, 12  # a norm adds up this many squares in one chain, whose rounding the slack covers
+PART_NUMBERS = 1 << 20  # of a thread: numbers that its records and passes have at least
+MAX_FEATURES = 1024  # up to which it was measured to be the faster engine
+MAX_UNITS, MAX_CHAIN = 32, 44  # units, and units with outputs: a norm is a chain of additions, and the slack covers it
 EPS, TINY = (np.float32(getattr(torch.finfo(torch.float32), name)) for name in ("eps", "tiny"))
 
 
@@ -98,9 +98,10 @@ class CompiledEngine(NetworkEngine):
         if len(flat.slices) != 4:
             return "a bias is missing or a parameter is frozen"
         shapes = [layer.weight.shape for layer in steps if isinstance(layer, nn.Linear)]
-        found, most = (shapes[0][1], *reversed(shapes[1])), (MAX_FEATURES, MAX_UNITS, MAX_OUTPUTS)
+        found = shapes[0][1], shapes[0][0], sum(shapes[1])
+        most = MAX_FEATURES, MAX_UNITS, MAX_CHAIN
         if any(one > limit for one, limit in zip(found, most, strict=True)):
-            return f"it takes at most {most} features, hidden units and outputs, and the model has {found}"
+            return f"it takes at most {most} features, units, and units with outputs, and the model has {found}"
         if not _installed():
             return "numba is not installed, or cannot be imported: pip install 'diff2[fast]'"
         return None
@@ -156,7 +157,8 @@ class CompiledEngine(NetworkEngine):
         size, weights = len(tiles.inputs), np.zeros(tiles.gain.shape, np.float32)
         weights.reshape(-1)[: chunk.size] = _numbers(chunk.weights)
         sums = np.zeros((size, len(self.flat)))
-        count = max(1, min(torch.get_num_threads(), size // PART_TILES))
+        numbers = size * TILE * (self._rows + self._features)
+        count = max(1, min(torch.get_num_threads(), size, numbers // PART_NUMBERS))
         while len(self._works) < count:
             self._works.append(np.empty((2 * self._units + self._width + 1 + self._work_rows, TILE), np.float32))
         edges = [size * part // count for part in range(count + 1)]
@@ -176,11 +178,7 @@ class CompiledEngine(NetworkEngine):
                 written = np.empty((1, 0, 0), np.float32) if outputs is None else outputs[part]
                 self._kernels.add_gradients(*arguments, written, work[self._rows :])
 
-        if count == 1:
-            run(0)
-        else:
-            with ThreadPoolExecutor(count) as pool:
-                list(pool.map(run, range(count)))
+        share_out(run, count)
         for layer in self._network.layers if self._places else ():
             if layer.weight_part.start not in self._places:  # type: ignore[union-attr]  # left as it is: weight, then bias
                 part = slice(layer.weight_part.start, layer.bias_part.stop)  # type: ignore[union-attr]

@@ -1,12 +1,12 @@
 r"""Compiled passes over tiles of 512 records, for a network with one hidden layer of softplus units.
 
 A tile holds records as columns, (rows, 512), and stays in the cache of a core while a whole round goes over it, in
-single precision except for sums over more than 64 records. Parameters are one vector: weight (h, f) and bias of the
+single precision; sums over tiles are in double. Parameters are one vector: weight (h, f) and bias of the
 hidden layer, weight (o, h) and bias of the outputs. A pass gives h + o + h rows: errors ``g`` of the hidden layer,
 errors ``e`` of the outputs, and hidden units ``a``. What is added up for a record is what its norm was computed from.
 
-The compiler may use fused multiply-adds, which round less. Only in ``_dot`` and ``_dots``, sums over 64 records, may it
-choose the order of the additions: the bound of ``sums.py`` on a block of 64 holds for every order.
+The compiler may use fused multiply-adds, which round less; it may not change the order of additions. The products with
+a tile, and sums over its records, are in ``kernel_products.py``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from .sums import BLOCK
+from .kernel_products import add_products, affine, compiled, touch
 
+FEW_FEATURES = 64  # with more, a tile is larger than the cache next to the core
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
 LOWEST = np.float32(-87)  # below it the exponential is taken to be 1.6e-38
 LOG2_E, ROUND = np.float32(1.4426950408889634), np.float32(12582912)  # adding 1.5 * 2^23 rounds to a whole number
@@ -28,19 +28,6 @@ E0, E1, E2, E3, E4, E5 = np.array(
     [5.0000001201e-1, 1.6666665459e-1, 4.1665795894e-2, 8.3334519073e-3, 1.3981999507e-3, 1.9875691500e-4], np.float32
 )
 L0, L1, L2, L3, L4 = np.array([2.0000000077, 0.66666321641, 0.40024595231, 0.27965157745, 0.28157778363], np.float32)
-
-
-def compiled(*flags: str, top: bool = False) -> Any:
-    """Return the decorator of a compiled function; with ``top``, the result is kept on disk where that is possible."""
-
-    def decorate(function: Any) -> Any:
-        options: dict[str, Any] = {"fastmath": set(flags), "error_model": "numpy", "nogil": True}
-        try:
-            return njit(cache=top, **options)(function)
-        except RuntimeError:  # no directory for the cache can be written
-            return njit(**options)(function)
-
-    return decorate
 
 
 @compiled()
@@ -93,25 +80,6 @@ def _softplus(z: Any, slope: Any) -> None:
 
 
 @compiled("contract")
-def _affine(weight: Any, bias: Any, x: Any, out: Any) -> None:
-    """out = weight x + bias, row by row."""
-    rows, inputs = weight.shape
-    four = inputs - inputs % 4
-    for r in range(rows):
-        z = out[r]
-        _fill(z, bias[r])
-        for f in range(0, four, 4):
-            w0, w1, w2, w3 = weight[r, f], weight[r, f + 1], weight[r, f + 2], weight[r, f + 3]
-            x0, x1, x2, x3 = x[f], x[f + 1], x[f + 2], x[f + 3]
-            for j in range(z.shape[0]):
-                z[j] = z[j] + w0 * x0[j] + w1 * x1[j] + w2 * x2[j] + w3 * x3[j]
-        for f in range(four, inputs):
-            w, row = weight[r, f], x[f]
-            for j in range(z.shape[0]):
-                z[j] += w * row[j]
-
-
-@compiled("contract")
 def _softmax(e: Any, lines: Any) -> None:
     top, total = lines[0], lines[1]
     _copy(e[:1], lines[:1])
@@ -136,11 +104,11 @@ def _run(params: Any, x: Any, y: Any, classes: bool, now: Any, slope: Any, lines
     """Do one forward and one backward pass over a tile; ``y``: targets, or classes in one-hot form."""
     h, f, o = slope.shape[0], x.shape[0], y.shape[0]
     g, e, a = now[:h], now[h : h + o], now[h + o :]
-    _affine(params[: h * f].reshape(h, f), params[h * f : h * f + h], x, a)
+    affine(params[: h * f].reshape(h, f), params[h * f : h * f + h], x, a)
     for r in range(h):
         _softplus(a[r], slope[r])
     head = params[h * f + h : h * f + h + o * h].reshape(o, h)
-    _affine(head, params[h * f + h + o * h :], a, e)
+    affine(head, params[h * f + h + o * h :], a, e)
     if outputs.shape[0]:
         _copy(e, outputs)
     if classes:
@@ -236,46 +204,6 @@ def _only_finite(norm: Any, rows: Any, out: Any) -> None:
             out[r, j] = rows[r, j] if norm[j] - norm[j] == ZERO else ZERO
 
 
-@compiled("contract", "reassoc", "nsz")
-def _dot(left: Any, right: Any) -> Any:
-    total = ZERO
-    for j in range(left.shape[0]):
-        total += left[j] * right[j]
-    return total
-
-
-@compiled("contract", "reassoc", "nsz")
-def _dots(left: Any, r0: Any, r1: Any, r2: Any, r3: Any) -> Any:
-    s0 = s1 = s2 = s3 = ZERO
-    for j in range(left.shape[0]):
-        value = left[j]
-        s0 += value * r0[j]
-        s1 += value * r1[j]
-        s2 += value * r2[j]
-        s3 += value * r3[j]
-    return s0, s1, s2, s3
-
-
-@compiled()
-def _add_products(left: Any, right: Any, out: Any) -> None:
-    """out += left right^T: blocks of 64 records in single precision, their sums in double."""
-    columns = right.shape[0]
-    four = columns - columns % 4
-    for r in range(left.shape[0]):
-        for k in range(0, left.shape[1], BLOCK):
-            end = k + BLOCK
-            part = left[r, k:end]
-            for c in range(0, four, 4):
-                four_rows = right[c, k:end], right[c + 1, k:end], right[c + 2, k:end], right[c + 3, k:end]
-                s0, s1, s2, s3 = _dots(part, *four_rows)
-                out[r * columns + c] += np.float64(s0)
-                out[r * columns + c + 1] += np.float64(s1)
-                out[r * columns + c + 2] += np.float64(s2)
-                out[r * columns + c + 3] += np.float64(s3)
-            for c in range(four, columns):
-                out[r * columns + c] += np.float64(_dot(part, right[c, k:end]))
-
-
 @compiled(top=True)
 def add_gradients(out: Any, at: Any, tiles: Any, options: Any, radius: Any, kept: Any, results: Any, work: Any) -> None:
     """Add the clipped sums of gradients, one row per tile. ``kept``: passes, to be read if ``known``, else written."""
@@ -285,10 +213,12 @@ def add_gradients(out: Any, at: Any, tiles: Any, options: Any, radius: Any, kept
     h = (kept.shape[1] - o) // 2
     first, second = h * f, h * f + h + o * h
     lines, slope, scaled, rest = work[:6], work[6 : 6 + h], work[6 + h : 6 + 2 * h + o], work[6 + 2 * h + o :]
-    norm, line, share = lines[3], lines[4], lines[5]
+    lanes, norm, line, share = lines[0], lines[3], lines[4], lines[5]
     for tile in range(xs.shape[0]):
         total, x, now = out[tile], xs[tile], kept[tile if kept.shape[0] == xs.shape[0] else 0]
         a = now[h + o :]
+        if f > FEW_FEATURES:
+            touch(x)
         if not known:
             _run(at, x, ys[tile], classes, now, slope, lines, results[tile if results.shape[0] > 1 else 0])
         _gradient_norm(now, h, o, gains[tile], floors[tile], limits, norm, lines)
@@ -303,10 +233,10 @@ def add_gradients(out: Any, at: Any, tiles: Any, options: Any, radius: Any, kept
         else:
             _scale(now[: h + o], share, scaled)
         _fill(line, ONE)
-        _add_products(scaled[:h], x, total[:first])
-        _add_products(lines[4:5], scaled[:h], total[first : first + h])
-        _add_products(scaled[h:], a, total[first + h : second])
-        _add_products(lines[4:5], scaled[h:], total[second:])
+        add_products(scaled[:h], x, total[:first], lanes)
+        add_products(scaled[:h], lines[4:5], total[first : first + h], lanes)
+        add_products(scaled[h:], a, total[first + h : second], lanes)
+        add_products(scaled[h:], lines[4:5], total[second:], lanes)
 
 
 @compiled(top=True)
@@ -322,9 +252,11 @@ def add_differences(out: Any, points: Any, tiles: Any, options: Any, radius: Any
     first, second = h * f, h * f + h + o * h
     lines, slope, now, rest = work[:6], work[6 : 6 + h], work[6 + h : 6 + 3 * h + o], work[6 + 3 * h + o :]
     d, scaled = rest[: h + o + o * h], rest[h + o + o * h :]
-    norm, line, share = lines[3], lines[4], lines[5]
+    lanes, norm, line, share = lines[0], lines[3], lines[4], lines[5]
     for tile in range(xs.shape[0]):
         total, x, before = out[tile], xs[tile], kept[tile if kept.shape[0] == xs.shape[0] else 0]
+        if f > FEW_FEATURES:
+            touch(x)
         for point in range(0 if known else 1, -1, -1):
             _run(points[point], x, ys[tile], classes, before if point else now, slope, lines, work[:0])
         _copy(floors[tile : tile + 1], lines[3:4])
@@ -335,7 +267,7 @@ def add_differences(out: Any, points: Any, tiles: Any, options: Any, radius: Any
             _only_finite(norm, x, scaled[h : h + f])
             x = scaled[h : h + f]
         _scale(d[:h], share, scaled[:h])
-        _add_products(scaled[:h], x, total[:first])
-        _add_products(lines[5:6], d[:h], total[first : first + h])
-        _add_products(lines[5:6], d[h + o :], total[first + h : second])
-        _add_products(lines[5:6], d[h : h + o], total[second:])
+        add_products(scaled[:h], x, total[:first], lanes)
+        add_products(d[:h], lines[5:6], total[first : first + h], lanes)
+        add_products(d[h + o :], lines[5:6], total[first + h : second], lanes)
+        add_products(d[h : h + o], lines[5:6], total[second:], lanes)

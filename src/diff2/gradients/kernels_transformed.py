@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .kernel_products import add_products, affine, compiled
 from .kernels import (
     ZERO,
-    _add_products,
-    _affine,
     _copy,
     _fill,
     _only_finite,
@@ -22,7 +21,6 @@ from .kernels import (
     _subtract,
     _subtract_products,
     _weigh,
-    compiled,
 )
 
 
@@ -30,9 +28,9 @@ from .kernels import (
 def _transform(now: Any, factors: Any, out: Any, h: Any, o: Any) -> None:
     """Write h + o + (h + 1) transformed rows: errors ``g`` and ``e``, and hidden units."""
     of_g, of_e, of_a, zeros = factors
-    _affine(of_g, zeros, now[:h], out[:h])
-    _affine(of_e, zeros, now[h : h + o], out[h : h + o])
-    _affine(of_a[:, :h], of_a[:, h], now[h + o :], out[h + o :])
+    affine(of_g, zeros, now[:h], out[:h])
+    affine(of_e, zeros, now[h : h + o], out[h : h + o])
+    affine(of_a[:, :h], of_a[:, h], now[h + o :], out[h + o :])
 
 
 @compiled("contract")
@@ -77,7 +75,7 @@ def add_gradients(
     h = (kept.shape[1] - o - 1) // 2
     lines, slope, raw, rest = work[:6], work[6 : 6 + h], work[6 + h : 6 + 3 * h + o], work[6 + 3 * h + o :]
     scaled, spare = rest[: h + o], rest[h + o :]
-    norm, share, first = lines[3], lines[5], h * (f + 1)
+    lanes, norm, share, first = lines[0], lines[3], lines[5], h * (f + 1)
     for tile in range(xs.shape[0]):
         total, x, now = out[tile], moved[tile], kept[tile if kept.shape[0] == xs.shape[0] else 0]
         a = now[h + o :]
@@ -95,8 +93,8 @@ def add_gradients(
             _scale(scaled, share, scaled)
         else:
             _scale(now[: h + o], share, scaled)
-        _add_products(scaled[:h], x, total[:first])
-        _add_products(scaled[h:], a, total[first:])
+        add_products(scaled[:h], x, total[:first], lanes)
+        add_products(scaled[h:], a, total[first:], lanes)
 
 
 @compiled(top=True)
@@ -111,7 +109,7 @@ def add_differences(
     rows = 2 * h + o
     lines, slope, raw, rest = work[:6], work[6 : 6 + h], work[6 + h : 6 + h + rows], work[6 + h + rows :]
     now, d, spare = rest[: rows + 1], rest[rows + 1 : rows + 1 + h + o * (h + 1)], rest[rows + 1 + h + o * (h + 1) :]
-    norm, line, share, first = lines[3], lines[4], lines[5], h * (f + 1)
+    lanes, norm, line, share, first = lines[0], lines[3], lines[4], lines[5], h * (f + 1)
     for tile in range(xs.shape[0]):
         total, x, before = out[tile], moved[tile], kept[tile if kept.shape[0] == xs.shape[0] else 0]
         for point in range(0 if known else 1, -1, -1):
@@ -125,5 +123,5 @@ def add_differences(
             _only_finite(norm, x, spare[h : h + f + 1])
             x = spare[h : h + f + 1]
         _scale(d[:h], share, spare[:h])
-        _add_products(spare[:h], x, total[:first])
-        _add_products(lines[5:6], d[h:], total[first:])
+        add_products(spare[:h], x, total[:first], lanes)
+        add_products(d[h:], lines[5:6], total[first:], lanes)

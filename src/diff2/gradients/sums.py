@@ -6,7 +6,8 @@ changes how the rest of the chain is rounded: the sensitivity would exceed :math
 
 * **Tiles.** Records are added in blocks of 64 in the precision of the run, then eight blocks in the same way: a tile,
   512 consecutive records. (Of records with t positions, as many whole ones as have 64 positions together make a block;
-  a longer one fills blocks of its own.) Where a record stands depends on its number alone.
+  a longer one fills blocks of its own.) Where a record stands depends on its number alone. ``kernel_products.py``
+  adds a tile in another order, of less rounding.
 * **A grid.** The sum of every tile is rounded to whole steps of one grid, a power of two that follows from the radius
   and the number of records. The whole sum is less than :math:`2^{50}` steps long, and the sum of one of two products
   that make up each record, at most four times as long, less than :math:`2^{52}`. So tiles are added *exactly*, in any

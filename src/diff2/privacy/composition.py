@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from .accounting import gdp_epsilon
 from .discrete import discrete_epsilon
 from .release import FULL, Release
-from .repeated import REPEATED, repeated_epsilon
+from .repeated import REPEATED, selections_epsilon
 
 Key = TypeVar("Key")
 Exposed = Mapping[tuple[str, float, float], int]  # (sampling, rate, multiplier) -> releases
@@ -112,12 +112,11 @@ def _covers(one: Mapping[tuple[Key, float], int], other: Mapping[tuple[Key, floa
 
 def price(profile: Exposed, delta: float) -> float:
     """Return the epsilon of one collection of releases."""
-    repeated = [key for key in profile if key[0] == REPEATED]
-    if repeated:
-        ((_, mean, multiplier),) = repeated
-        return repeated_epsilon(1 / multiplier, int(mean), delta) if len(profile) == 1 else math.inf
     mu = gaussian_mu(profile)
     sampled = {key: count for key, count in profile.items() if key[0] != FULL}
+    selections = frozenset(((mean, 1 / z), n) for (kind, mean, z), n in sampled.items() if kind == REPEATED)
+    if selections:  # beside random batches they have no price
+        return selections_epsilon(selections, mu, delta) if len(selections) == len(sampled) else math.inf
     noised = sum(count for (_, _, multiplier), count in profile.items() if multiplier != math.inf)
     if not sampled or math.isinf(mu):
         return discrete_epsilon(partial(gdp_epsilon, mu), delta, noised)

@@ -74,6 +74,8 @@ def bounded_range_mu(eta: float) -> float:
     """
     if eta == 0:
         return 0.0
+    if eta > 500:
+        return math.inf  # beyond what doubles hold
     low, high = 0.0, eta  # the function of t has one maximum; golden section
     ratio = (math.sqrt(5) - 1) / 2
     for _ in range(80):
@@ -88,13 +90,14 @@ def bounded_range_mu(eta: float) -> float:
 def _corner_mu(t: float, eta: float) -> float:
     from statistics import NormalDist
 
-    # q and q e^t, written so that nothing cancels for small eta
-    q = -math.expm1(t - eta) / (-math.expm1(-eta)) * math.exp(-t)
-    p = -math.expm1(t - eta) / (-math.expm1(-eta))
-    if not 0 < q < p < 1:
+    # q, p = q e^t and 1 - p, written so that nothing cancels
+    whole = -math.expm1(-eta)
+    p, rest = -math.expm1(t - eta) / whole, math.exp(-eta) * math.expm1(t) / whole
+    q = p * math.exp(-t)
+    if not (0 < q < p and rest > 0):
         return 0.0
     normal = NormalDist()
-    return normal.inv_cdf(p) - normal.inv_cdf(q)
+    return (normal.inv_cdf(p) if p < 0.999 else -normal.inv_cdf(rest)) - normal.inv_cdf(q)
 
 
 def _below_exp(source: NoiseSource, numerator: int, *label: object) -> bool:

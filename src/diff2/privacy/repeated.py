@@ -13,6 +13,8 @@ Here :math:`\varepsilon(\lambda) = \lambda \mu^2 / 2`. A release with noise on w
 most that (Canonne, Kamath & Steinke 2020), with nothing added; so has a choice that costs mu in Gaussian differential
 privacy, being computable from two Gaussians that far apart; and so have releases chosen adaptively whose squares add up
 to no more (Feldman & Zrnic 2021).
+
+Divergences add up: several selections, and Gaussian releases beside them, cost the sum at every order.
 """
 
 from functools import lru_cache
@@ -25,18 +27,30 @@ ORDERS = [1.01 * 1.05**j for j in range(165)]  # lambda, to 3,000
 REPEATED = "repeated"  # in the place of how units were drawn: the rate is then the mean number of repetitions
 
 
-@lru_cache(maxsize=256)
 def repeated_epsilon(mu: float, mean: int, delta: float) -> float:
     """Return what the best of about ``mean`` repetitions costs, each ``mu``.
 
     >>> round(repeated_epsilon(0.1174, 10, 1e-5), 2)
     1.0
     """
+    return selections_epsilon(frozenset({((mean, mu), 1)}), 0.0, delta)
+
+
+@lru_cache(maxsize=256)
+def selections_epsilon(selections: frozenset[tuple[tuple[float, float], int]], mu: float, delta: float) -> float:
+    """Return what selections cost together with releases that cost ``mu``.
+
+    Args:
+        selections: the mean number of repetitions and the price of each, with how many such selections there are.
+    """
     from dp_accounting.dp_event import GaussianDpEvent, RepeatAndSelectDpEvent
     from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant(ORDERS)
-    accountant.compose(RepeatAndSelectDpEvent(GaussianDpEvent(1 / mu), float(mean), 1.0))
+    for (mean, each), count in selections:
+        accountant.compose(RepeatAndSelectDpEvent(GaussianDpEvent(1 / each), float(mean), 1.0), count)
+    if mu > 0:
+        accountant.compose(GaussianDpEvent(1 / mu))
     return float(accountant.get_epsilon(delta))
 
 

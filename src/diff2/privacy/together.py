@@ -19,6 +19,7 @@ from typing import NamedTuple
 from .attacks import gaussian_only, group_epsilon, noised
 from .composition import Exposed, gaussian_mu
 from .release import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from .repeated import REPEATED
 
 MOST_COMBINATIONS = 64
 UNITS = ("record", "group", "client")
@@ -84,6 +85,8 @@ def _largest(profiles: Iterable[Exposed]) -> list[Exposed]:
 def _covers(one: Exposed, other: Exposed) -> bool:
     if one == other:
         return True
+    if any(1 / z >= gaussian_mu(other) for kind, _, z in one if kind == REPEATED):
+        return gaussian_only(other)  # the releases of the fit that was selected
     both = gaussian_only(one) and gaussian_only(other)
     return both and gaussian_mu(one) >= gaussian_mu(other) and noised(one) >= noised(other)
 

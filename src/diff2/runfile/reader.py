@@ -189,6 +189,15 @@ class RunFile:
     federation: FederationSettings | None = None
     text: str = ""  # of the file
 
+    def __post_init__(self) -> None:
+        by_number = [name for name in ("holdout", "clients") if getattr(self.data, name, None) is not None]
+        if by_number and self.privacy.public_sizes is not None:
+            raise InvalidArgument(
+                f"[data] {by_number[0]} divides the records by how many there are, so adding or removing one would "
+                "move all others, and public_sizes is to keep that number secret; leave it out, and give the records "
+                "of each client, without those held out, as files of their own"
+            )
+
     @property
     def protection(self) -> Protection:
         """What is protected, and how that is accounted."""

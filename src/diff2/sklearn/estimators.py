@@ -55,7 +55,8 @@ class PrivateEstimator(BaseEstimator):
         if unit != "group" and groups is not None:
             raise InvalidArgument(f"groups are protected as one with unit='group', got unit={unit!r}; leave one out")
         frame = self._frame(X, reset=True)
-        target = column_or_1d(y, warn=True)
+        target = np.asarray(y)
+        target = column_or_1d(target.astype(object) if target.dtype.kind == "c" else target, warn=True)
         schema = self._schema(frame, target, groups is not None, clients is not None)
         given = {schema.target_name: target, schema.groups: groups, schema.clients: clients}
         self.model_ = fit(
@@ -83,12 +84,10 @@ class PrivateEstimator(BaseEstimator):
         """Return the inputs as named columns; rows are looked at by nobody."""
         if not reset:
             check_is_fitted(self)
-        if not hasattr(X, "columns") and not hasattr(X, "column_names"):
-            X = check_array(
-                X, dtype=None, ensure_all_finite=False, ensure_min_samples=2 if reset else 1, estimator=self
-            )
-        validate_data(self, X, reset=reset, skip_check_array=True)
         frame = as_frame(X)
+        shape = frame.size, len(frame.names)  # all that scikit-learn sees: its errors quote values
+        check_array(np.broadcast_to(0.0, shape), ensure_min_samples=2 if reset else 1, estimator=self)
+        validate_data(self, X, reset=reset, skip_check_array=True)
         return frame if reset else Frame(tuple(self.schema_.columns), frame.cells, frame.size)
 
     def _schema(self, frame: Frame, target: np.ndarray, groups: bool, clients: bool) -> Schema:

@@ -56,6 +56,8 @@ def as_frame(data: Any, names: tuple[str, ...] | None = None) -> Frame:
     """
     if isinstance(data, Frame):
         return data
+    if hasattr(data, "toarray") and not hasattr(data, "__array__"):
+        raise InvalidArgument("expected a dense table, got a sparse one; call .toarray() on it first")
     if isinstance(data, Mapping):
         return _of_mapping(data)
     if any(hasattr(type(data), name) for name in ("columns", "column_names", "collect")):
@@ -117,8 +119,6 @@ def _of_series(series: Any) -> Cells:
 
 
 def _of_array(data: Any, names: tuple[str, ...] | None) -> Frame:
-    if hasattr(data, "toarray") and not hasattr(data, "__array__"):
-        raise InvalidArgument("expected a dense table, got a sparse one; call .toarray() on it first")
     if isinstance(data, list | tuple) and data and all(isinstance(row, list | tuple) for row in data):
         if len({len(row) for row in data}) > 1:
             raise InvalidArgument("expected all rows to have the same length")
@@ -126,10 +126,10 @@ def _of_array(data: Any, names: tuple[str, ...] | None) -> Frame:
     array = np.asarray(data)
     if array.ndim != 2:
         raise InvalidArgument(
-            f"expected a table with rows and columns, got {array.ndim} dimension(s); reshape it: (rows, columns)"
+            f"expected a table with rows and columns, got {array.ndim} dimension(s). Reshape your data: (rows, columns)"
         )
     if array.dtype.kind == "c":
-        raise InvalidArgument("complex data not supported; give real and imaginary parts as columns")
+        raise InvalidArgument("Complex data not supported; give real and imaginary parts as columns")
     found = names or tuple(f"x{j}" for j in range(array.shape[1]))
     if len(found) != array.shape[1]:
         raise InvalidArgument(f"expected {len(found)} columns, got {array.shape[1]}")

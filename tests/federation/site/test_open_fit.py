@@ -157,6 +157,7 @@ class TestOpening:
         ("changes", "part"),
         [
             ({"sizes": [214, 185]}, "not the one it reported"), ({"records": [214, 185]}, "cannot be right"),
+            ({"records": [216, 185]}, "cannot be right"),
             ({"records": [215, 184]}, "cannot be right"), ({"records": [215]}, "as long as sizes"),
             ({"records": None}, "as long as sizes"), ({"records": [215, "185"]}, "whole number"),
             ({"engine": "loop"}, "the engine 'table'"), ({"sites": ["south", "north"]}, "in its order"),

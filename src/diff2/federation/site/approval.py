@@ -14,6 +14,7 @@ from ..._files import read_json, write_json
 from ..._numbers import epsilon_text
 from ...data.scaling import Scaling
 from ...errors import Diff2Error, WeakDeltaWarning, WeakEpsilonWarning
+from ...privacy.release import ADD_OR_REMOVE_ONE
 from ...tables.kinds import Category, Classes, Counts, Flag
 from ..agreement import Agreement, AnyAgreement
 from ..among_sites import Column
@@ -90,7 +91,10 @@ def review(agreement: AnyAgreement, site: SiteFile) -> Review:
         if isinstance(found, TableRecords):
             size = found.size if reported is None else found.first(reported).size
         records = {"records": f"{count}; reported: {size}", "changed": "; ".join(found.notes) or "nothing"}
-        if count < max(reported or 1, policy.smallest_size):
+        if agreement.adjacency == ADD_OR_REMOVE_ONE and reported is not None:
+            if count > reported:  # the first ones are used: without one of them, another would be
+                problems.append("the table has more records than reported_size, a bound for Poisson batches; raise it")
+        elif count < max(reported or 1, policy.smallest_size):
             problems.append("the table has fewer records than the policy requires")
     except Diff2Error as error:
         problems.append(str(error))
