@@ -173,6 +173,6 @@ def method_of(method: str, model: Any) -> tuple[str, str]:
     if method != AUTO:
         return method, f"{method}, as asked for"
     return FEATURES, (
-        "features, not a network: of seven tables, a network did as well on three and worse on four, and nothing public "
+        "features: of seven tables, a network did as well on three and worse on four, and nothing public "
         "says which; method='network' fits one"
     )
