@@ -74,6 +74,15 @@ class TestFit:
         assert model.health.score.what == "deviance"
         assert model.epsilon <= 1.0
 
+    @pytest.mark.parametrize("seed", range(4))
+    def test_of_few_records_it_is_hardly_worse_than_the_mean(self, seed):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(3250, 3))
+        y = rng.poisson(np.exp(1 + 0.5 * x[:, 0]) * rng.gamma(1.0, 1.0, len(x)))
+        model = fit(table(x[:250], y[:250]), schema(3, 100), epsilon=0.5, delta=1e-5, seed=seed)
+        found, mean = model.predict(table(x[250:], y[250:])), np.full(3000, y[:250].mean())
+        assert poisson_deviance(y[250:], found).mean() < 1.15 * poisson_deviance(y[250:], mean).mean()
+
     @pytest.mark.parametrize("name", ["all zero", "all at the bound", "two ends", "one huge", "rare"])
     def test_adversarial_counts_cannot_make_it_diverge(self, name):
         rng = np.random.default_rng(1)

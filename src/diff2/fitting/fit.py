@@ -96,7 +96,7 @@ def fit(
     found = fitted(known, opening, epsilon, score=score, method=chosen, why=why, module=model)
     if directory is not None and opening.directory is not None:
         found.save(directory)
-        opening.directory.complete()
+        opening.directory.finish()
     return found
 
 
@@ -173,6 +173,6 @@ def method_of(method: str, model: Any) -> tuple[str, str]:
     if method != AUTO:
         return method, f"{method}, as asked for"
     return FEATURES, (
-        "features: of seven tables, a network did as well on three and worse on four, and nothing public "
-        "says which; method='network' fits one"
+        "features, not a network: of seven tables, a network did as well on three and worse on four, and nothing "
+        "public says which; method='network' fits one"
     )

@@ -72,7 +72,9 @@ class Standing(NamedTuple):
         found = []
         known = {run.records for run in self.runs if run.records}
         if len(known) > 1:
-            found.append(f"{len(known)} different fingerprints of records; all count as if they were the same records.")
+            found.append(
+                f"{len(known)} different fingerprints of records; all runs count as if they used the same records."
+            )
         leaks = sorted({leak for run in self.runs for leak in run.leaks})
         if leaks:
             found.append(f"Not counted, because no epsilon covers it: {'; '.join(leaks)}.")
