@@ -37,20 +37,27 @@ class Rule(NamedTuple):
 REGRESSION, CLASSIFICATION = Rule(21.0, 0.77, 0.0, 1.5), Rule(18.0, 0.57, 0.73, 0.94)
 
 
-def expected_share(units: float, mu: float, columns: int, classes: int | None = None) -> float:
+def expected_share(units: float, mu: float, columns: int, classes: int | None = None, fewest: float = 0.0) -> float:
     """Return the share of what can be explained that a private model will explain, about.
+
+    Args:
+        fewest: units times mu below which the model is a constant.
 
     >>> [round(expected_share(n, 0.3, 8), 2) for n in (300, 3000, 30_000)]
     [0.4, 0.87, 0.9]
     """
+    if units * mu < fewest:
+        return 0.0
     rule = REGRESSION if classes is None else CLASSIFICATION
     needed = rule.scale * max(2, columns) ** rule.columns * max(1, (classes or 2) - 1) ** rule.classes
     return 0.9 / (1 + (needed / (units * mu)) ** rule.power)
 
 
-def warning_of(epsilon: float, delta: float, weight: float, columns: int, classes: int | None = None) -> str | None:
+def warning_of(
+    epsilon: float, delta: float, weight: float, columns: int, classes: int | None = None, fewest: float = 0.0
+) -> str | None:
     """Return what to say where a model will be little better than a constant; None where it should be."""
-    found = expectation(epsilon, delta, weight, columns, classes)
+    found = expectation(epsilon, delta, weight, columns, classes, fewest)
     return None if found.share >= LITTLE else str(found)
 
 
@@ -80,12 +87,14 @@ class Expectation(NamedTuple):
         return f"{text}; {_rounded(self.enough_units):,.0f} records{either} would give about {EXPLAINABLE * ENOUGH:.1f}"
 
 
-def expectation(epsilon: float, delta: float, weight: float, columns: int, classes: int | None = None) -> Expectation:
+def expectation(
+    epsilon: float, delta: float, weight: float, columns: int, classes: int | None = None, fewest: float = 0.0
+) -> Expectation:
     """Return what to expect, and what would be enough."""
     units = 1 / weight
 
     def share(units: float, epsilon: float) -> float:
-        return expected_share(units, gdp_mu(epsilon, delta), columns, classes)
+        return expected_share(units, gdp_mu(epsilon, delta), columns, classes, fewest)
 
     now, what = share(units, epsilon), "an R^2" if classes is None else "a share of the deviance"
     if now >= ENOUGH:

@@ -18,7 +18,7 @@ from ..tables.kinds import Classes, Counts, Regression
 from ..tables.schema import Schema
 from .bounds import found_bounds, share_of_bounds
 from .classification import fit_classification
-from .counts import fit_counts
+from .counts import FEWEST, fit_counts
 from .expectation import warning_of
 from .health import Health, Watch
 from .model import FittedModel
@@ -127,7 +127,8 @@ def fitted(
     census, session, ledger, rng = opening[:4]
     weight, ask, choose = census.heaviest, Watch(session.ask), session.choose if trees else None
     classes = len(target.values) if isinstance(target, Classes) else None
-    expected = warning_of(epsilon, ledger.delta, weight, len(known.columns), classes)
+    fewest = FEWEST if isinstance(target, Counts) else 0.0
+    expected = warning_of(epsilon, ledger.delta, weight, len(known.columns), classes, fewest)
     if expected is not None:
         warnings.warn(expected, WeakModelWarning, stacklevel=3)
     preparation = Preparation((), known.widths, known.nullable)

@@ -24,6 +24,7 @@ from ..tables.rows import Rows
 from ..tables.schema import Schema
 from .asking import Scores, Statistic
 from .cohort import Census, ClientTable
+from .counts import FEWEST
 from .expectation import Expectation, expectation
 from .fit import algorithm_of, fitted
 from .health import planned
@@ -81,7 +82,8 @@ def rehearse(
         warnings.simplefilter("ignore")  # of weak models: it is in what is returned; of columns: they are made up
         fitted(schema, Opened(cohort.census, session, ledger, public_draws(noise)), epsilon, score=score)
     classes = len(schema.target.values) if isinstance(schema.target, Classes) else None
-    expected = expectation(epsilon, budget.delta, 1 / records, len(schema.columns), classes)
+    fewest = FEWEST if isinstance(schema.target, Counts) else 0.0
+    expected = expectation(epsilon, budget.delta, 1 / records, len(schema.columns), classes, fewest)
     return Rehearsal(epsilon, budget.delta, records, algorithm_of(schema)["task"], _purposes(ledger), expected)
 
 
