@@ -122,8 +122,8 @@ def test_everything_is_in_the_ledger_and_within_the_budget(model):
 
 def test_what_was_chosen_and_why_is_said():
     found = fitted("regression")
-    assert found.health.method.startswith("features: ")
-    assert "features: " in str(found.health)
+    assert found.health.method.startswith("features, ")
+    assert "features, not a network" in str(found.health)
     assert "method" not in found.ledger.header["algorithm"]
 
 
