@@ -30,7 +30,7 @@ from .sums import TILE, Total
 from .transform import Factors, Transform
 
 CHUNK_TILES = 256  # tiles of 512 records in a chunk
-PART_NUMBERS = 1 << 20  # of a thread: numbers that its records and passes have at least
+PART_NUMBERS = 1 << 22  # of a thread: numbers that its records and passes have at least
 MAX_FEATURES = 1024  # up to which it was measured to be the faster engine
 MAX_UNITS, MAX_CHAIN = 32, 44  # units, and units with outputs: a norm is a chain of additions, and the slack covers it
 EPS, TINY = (np.float32(getattr(torch.finfo(torch.float32), name)) for name in ("eps", "tiny"))
@@ -159,11 +159,12 @@ class CompiledEngine(NetworkEngine):
         sums = np.zeros((size, len(self.flat)))
         numbers = size * TILE * (self._rows + self._features)
         count = max(1, min(torch.get_num_threads(), size, numbers // PART_NUMBERS))
+        count = 1 if math.isinf(radius) else count  # without a grid, the order of the additions matters
         while len(self._works) < count:
             self._works.append(np.empty((2 * self._units + self._width + 1 + self._work_rows, TILE), np.float32))
         edges = [size * part // count for part in range(count + 1)]
 
-        def run(index: int) -> None:
+        def run(index: int) -> Total:
             part, work = slice(edges[index], edges[index + 1]), self._works[index]
             kept = work[None, : self._rows] if passes is None else passes[part]
             some = tuple(values[part] for values in (*tiles[:4], weights))
@@ -178,13 +179,18 @@ class CompiledEngine(NetworkEngine):
                 written = np.empty((1, 0, 0), np.float32) if outputs is None else outputs[part]
                 self._kernels.add_gradients(*arguments, written, work[self._rows :])
 
-        share_out(run, count)
-        for layer in self._network.layers if self._places else ():
-            if layer.weight_part.start not in self._places:  # type: ignore[union-attr]  # left as it is: weight, then bias
-                part = slice(layer.weight_part.start, layer.bias_part.stop)  # type: ignore[union-attr]
-                rows = sums[:, part].reshape(size, layer.width, -1)
-                sums[:, part] = np.concatenate([rows[:, :, :-1].reshape(size, -1), rows[:, :, -1]], axis=1)
-        out.add(slice(None), torch.from_numpy(sums))
+            for layer in self._network.layers if self._places else ():
+                if layer.weight_part.start not in self._places:  # type: ignore[union-attr]  # left: weight, then bias
+                    place = slice(layer.weight_part.start, layer.bias_part.stop)  # type: ignore[union-attr]
+                    rows = sums[part, place].reshape(edges[index + 1] - edges[index], layer.width, -1)
+                    flat = rows[:, :, :-1].reshape(len(rows), -1)
+                    sums[part, place] = np.concatenate([flat, rows[:, :, -1]], axis=1)
+            total = out.another()
+            total.add(slice(None), torch.from_numpy(sums[part]))
+            return total
+
+        for total in share_out(run, count):
+            out.join(total)
 
     def _memory(self, tiles: Tiles, index: int, cache: FeatureCache | None) -> Any:
         """Return the passes over a chunk: those in the cache, or memory for them; None without a cache."""

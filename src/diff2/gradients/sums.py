@@ -30,6 +30,7 @@ and removing one by :math:`C (1 + 2 \rho)`, where
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -83,6 +84,12 @@ class Total:
     def add(self, part: slice, tiles: Tensor) -> None:
         """Add (tiles, ...) to a part of the parameters; each tile is rounded to the grid."""
         self._steps[part].add_(self._rounded(tiles).sum(0).view(-1))
+
+    def another(self) -> Total:
+        """Return a sum on the same grid that is still zero."""
+        other = copy.copy(self)
+        other._steps = torch.zeros_like(self._steps)
+        return other
 
     def join(self, other: Total) -> None:
         """Add another sum on the same grid."""
