@@ -220,7 +220,10 @@ def test_lines_with_too_few_or_too_many_cells(tmp_path):
 
 
 def test_the_commands_load_nothing_heavy_before_they_are_called():
-    code = "import sys, diff2.cli.main; assert not {'torch', 'numpy', 'scipy', 'sklearn'} & set(sys.modules)"
+    code = (
+        "import sys, diff2.cli.main; assert not {'torch', 'numpy', 'scipy', 'sklearn'} & set(sys.modules); "
+        "import diff2.reporting.facts; assert not {'torch', 'scipy'} & set(sys.modules)"  # as `account` does
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

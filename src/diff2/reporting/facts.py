@@ -21,7 +21,6 @@ from ..privacy.guarantee import PROTECTED
 from ..privacy.leaks import code_of
 from ..training.model_file import MODEL
 from .columns import columns, dropped
-from .files import files
 from .verdict import AS_STATED, BROKEN, LEAKS, Verdict, judge, ledger_of
 
 FORMAT = 1
@@ -36,6 +35,8 @@ UNSURE = "from history.csv, which the ledger does not vouch for"
 
 def facts(run: AnyPath, public_key: AnyPath | None = None) -> dict[str, Any]:
     """Return what a report of a run states; of a broken run, why it is broken and nothing else."""
+    from .files import files  # brings the recipes of fits, which `account` does without
+
     folder = ledger_of(run).resolve().parent
     try:
         found = judge(folder / ledger_of(run).name, public_key)
