@@ -104,12 +104,15 @@ def test_softplus_and_its_slope_are_those_of_torch():
 # The guarantee
 
 
-@pytest.mark.parametrize("shape", [(8, 10), (1, 1), (64, 32), (7, 3)], ids=str)
-@pytest.mark.parametrize("outputs", [1, 3, 12, -12])
+SIZES = [(*shape, outputs) for shape in ((8, 10), (1, 1), (64, 32), (7, 3)) for outputs in (1, 3, 12, -12)]
+LARGEST = [(1024, 10, 1), (1024, 3, -34), (41, 10, -23), (5, 1, 43), (5, 22, -22)]  # features, or units and outputs
+
+
+@pytest.mark.parametrize("size", SIZES + LARGEST, ids=str)
 @both_kinds
-def test_one_record_alone_never_exceeds_the_radius(shape, outputs, of):
+def test_one_record_alone_never_exceeds_the_radius(size, of):
     """Not by a unit of rounding: squared norms are raised by more than all that comes after them."""
-    case = a_case(inputs=shape[0], units=shape[1], outputs=outputs, count=120)
+    case = a_case(inputs=size[0], units=size[1], outputs=size[2], count=120)
     case.inputs[:40] = torch.linspace(0.1, 7, 40).unsqueeze(1)  # numbers that all round the same way
     previous = start_of(case.model)
     engine = CompiledEngine(case.model, case.loss)
