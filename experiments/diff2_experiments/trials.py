@@ -23,6 +23,7 @@ import torch
 
 from diff2._version import __version__
 from diff2.algorithms import Algorithm
+from diff2.cohorts import LocalCohort
 from diff2.data.loading import EncodedClients
 from diff2.errors import GradientFallbackWarning, InvalidArgument, PrivacyLeakWarning, WeakDeltaWarning
 from diff2.models.mlp import mlp
@@ -177,7 +178,7 @@ def prepare_trial(setup: Setup, tables: EncodedClients, trial: Trial) -> Trainin
     with warnings.catch_warnings():
         for category in (PrivacyLeakWarning, WeakDeltaWarning, GradientFallbackWarning):
             warnings.simplefilter("ignore", category)
-        return prepare(
+        training = prepare(
             model_of(setup, tables, trial.seed),
             tables.encoding.loss,
             tables.clients,
@@ -192,3 +193,6 @@ def prepare_trial(setup: Setup, tables: EncodedClients, trial: Trial) -> Trainin
             holdout=tables.holdout,
             leaks=tables.leaks,
         )
+    if isinstance(training.cohort, LocalCohort) and tables.groups is None:
+        training.cohort.merge_copies()
+    return training

@@ -76,14 +76,14 @@ def test_an_evaluation_is_that_of_the_columns_engine(outputs):
     case = a_case(outputs=outputs, count=TILE + 37)
     params, records = start_of(case.model), case.weighted()
     mine, right = (kind(case.model, case.loss).evaluate(params, records) for kind in (CompiledEngine, ColumnsEngine))
-    assert mine.hits == right.hits
+    assert torch.equal(mine.hits, right.hits)
     assert torch.allclose(mine.losses, right.losses, rtol=1e-5, atol=1e-6)
     assert relative_error(mine.gradient, right.gradient) < 1e-5
     engine, cache = CompiledEngine(case.model, case.loss, chunk_rows=TILE), FeatureCache()
     for with_gradient in (True, False):
         again = engine.evaluate(params, records, cache=cache, gradient=with_gradient)
         assert torch.equal(again.losses, mine.losses)
-        assert again.hits == mine.hits
+        assert torch.equal(again.hits, mine.hits)
 
 
 def test_softplus_and_its_slope_are_those_of_torch():

@@ -44,7 +44,7 @@ class Evaluation(NamedTuple):
     """Exact losses, hits and gradient of a model, without clipping and noise."""
 
     losses: Tensor  # one per record
-    hits: int  # records whose class has the largest output; 0 unless the loss is the cross entropy
+    hits: Tensor  # one per record: whether its class has the largest output; empty unless the loss is the cross entropy
     gradient: Vector  # weighted sum
 
 

@@ -91,12 +91,12 @@ class NetworkEngine(Engine):
         self._use(None, None)
         cache = None if cache is None or cache.transform is not None else self._usable(cache, records)
 
-        def measure(lane: Engine, chunks: Chunks) -> tuple[Total, dict[int, tuple[Tensor, int]]]:
+        def measure(lane: Engine, chunks: Chunks) -> tuple[Total, dict[int, tuple[Tensor, Tensor]]]:
             total, found = lane._total(math.inf, 0), {}
             lane._own.load(params)
             for index, chunk in chunks:
                 outputs = lane._outputs(total, lane._prepare(chunk, index, cache), gradient)  # type: ignore[attr-defined]
-                hits = _hits(outputs, chunk.targets) if loss is cross_entropy else 0
+                hits = _hits(outputs, chunk.targets) if loss is cross_entropy else outputs.new_empty(0)
                 found[index] = loss(outputs.t().contiguous(), chunk.targets), hits
             return total, found
 
@@ -105,7 +105,7 @@ class NetworkEngine(Engine):
             for total in totals[1:]:
                 totals[0].join(total)
             losses, hits = zip(*in_order(found), strict=True)
-            return Evaluation(torch.cat(losses), sum(hits), totals[0].value)
+            return Evaluation(torch.cat(losses), torch.cat(hits), totals[0].value)
 
     def _outputs(self, out: Total, prepared: Any, gradient: bool) -> Tensor:
         """Return the outputs, (outputs, records); with ``gradient``, add the sum of the gradients to ``out``."""
@@ -145,9 +145,9 @@ def steps_of(module: nn.Module) -> list[nn.Module] | None:
     return steps
 
 
-def _hits(outputs: Tensor, classes: Tensor) -> int:
-    """Return how many records have their class first. ``argmax`` takes longer than all the rest of a pass."""
+def _hits(outputs: Tensor, classes: Tensor) -> Tensor:
+    """Return which records have their class first. ``argmax`` takes longer than all the rest of a pass."""
     first = outputs == outputs.amax(0)
     if int(first.sum()) == classes.shape[0]:  # no ties
-        return int(first.gather(0, classes.unsqueeze(0)).sum())
-    return int((outputs.argmax(0) == classes).sum())
+        return first.gather(0, classes.unsqueeze(0))[0]
+    return outputs.argmax(0) == classes

@@ -56,7 +56,7 @@ class ExactMetrics:
         if isinstance(self._cohort, LocalCohort) and self._records is self._cohort.records:
             evaluation = self._cohort.evaluate(params)
         if evaluation is not None:  # losses and gradient from one pass
-            gradient, found = evaluation.gradient, _Found(evaluation.losses, evaluation.hits)
+            gradient, found = evaluation.gradient, _Found(evaluation.losses, int(evaluation.hits.sum()))
         else:
             gradient, found = self._cohort.exact_gradient(params), self._found(params, self._records)
         metrics = {"train_loss": self._objective(found), "squared_gradient_norm": float(gradient.square().sum())}
@@ -80,7 +80,7 @@ class ExactMetrics:
         cache = self._cache if records is self._holdout else None
         evaluation = self._engine.evaluate(params, records, cache=cache, gradient=False)
         if evaluation is not None:
-            return _Found(evaluation.losses, evaluation.hits)
+            return _Found(evaluation.losses, int(evaluation.hits.sum()))
         flat = self._engine.flat
         flat.load(params)
         modes = {module: module.training for module in flat.module.modules()}
