@@ -57,10 +57,12 @@ class Halving:
     Args:
         rounds: when settings are compared, each with the first rate that survived until then.
         keep: how many go on each time, by train loss; and as many by squared gradient norm.
+        each_seed: each seed decides for itself, not seed 0 for all.
     """
 
     rounds: tuple[int, ...] = (200, 600)
     keep: tuple[int, ...] = (4, 1)
+    each_seed: bool = False
 
     def __post_init__(self) -> None:
         if len(self.rounds) != len(self.keep) or not self.rounds:
@@ -79,7 +81,8 @@ class Halving:
         steps = [
             f"after {rounds:,} rounds the best {keep}" for rounds, keep in zip(self.rounds, self.keep, strict=True)
         ]
-        return f"{', '.join(steps)} by train loss and as many by gradient norm go on"
+        seeds = "each seed by itself" if self.each_seed else "with seed 0 for all seeds"
+        return f"{', '.join(steps)} by train loss and as many by gradient norm go on, {seeds}"
 
 
 class EarlyStopping:

@@ -74,17 +74,18 @@ def reproduce(
             method, file.setup, file.search, digest, epsilon=epsilon, accounting=accounting, seed=seed, until=until
         )
 
-    def finalists(method: Grid, accounting: str, epsilon: float) -> Grid:
+    def finalists(method: Grid, accounting: str, epsilon: float, seed: int) -> Grid:
         if grid != HALVED:
             return method
-        first = (accounting, epsilon, 0, method.name)
+        case = (accounting, epsilon, seed, method.name)
         return halved(
-            method, file.halving, lambda some, until: candidates(some, first, until), tables, directory, jobs=jobs,
+            method, file.halving, lambda some, until: candidates(some, case, until), tables, directory, jobs=jobs,
             report=report,
         )  # fmt: skip
 
     chosen = {
-        (accounting, epsilon, method.name): finalists(method, accounting, epsilon)
+        (accounting, epsilon, seed, method.name): finalists(method, accounting, epsilon, seed)
+        for seed in (range(seeds) if file.halving.each_seed else [0])
         for epsilon in budgets
         for accounting in rules
         for method in grids
@@ -92,7 +93,8 @@ def reproduce(
     # Seed by seed, so that what is cut short has something of everything.
     cases: dict[Case, list[Candidate]] = {
         (accounting, epsilon, seed, method.name): candidates(
-            chosen[accounting, epsilon, method.name], (accounting, epsilon, seed, method.name)
+            chosen[accounting, epsilon, seed if file.halving.each_seed else 0, method.name],
+            (accounting, epsilon, seed, method.name),
         )
         for seed in range(seeds)
         for epsilon in budgets
@@ -122,7 +124,7 @@ def reproduce(
         command=command,
         seconds=time.monotonic() - began,
         trained=len(runs) - before,
-        rule=f"Of the settings tried, {file.halving}, with seed 0 for all seeds." if grid == HALVED else "",
+        rule=f"Of the settings tried, {file.halving}." if grid == HALVED else "",
         published=file.published,
     )
     keys = {attempt.key for some in cases.values() for one in some for attempt in one.attempts}

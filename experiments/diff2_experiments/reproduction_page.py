@@ -3,7 +3,8 @@
 python -m diff2_experiments.reproduction_page STORES STAGE ... --out docs
 
 ``STORES`` is what ``paper/run_all.sh`` fills. The tables of each stage, for people and for machines, and its figures go
-to ``docs/reproduction/STAGE``; curves and single runs stay in the store.
+to ``docs/reproduction/STAGE``; curves and single runs stay in the store. A stage that the stores do not hold stays on
+the page as it is, so stores may be filled on several machines and thrown away.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ the value of each seed. **None of this is private**: settings are tuned on exact
 mean and deviation, noise is seeded. Epsilon is that of one run, as if its settings had been known beforehand. The
 tables are public.
 """
+PAGE = "reproduction-tables.md"
 KEPT = ("table.csv", "settings.csv", "figure-*.png")
 SUMMARY = """
 ## Ours and published
@@ -40,17 +42,29 @@ better than DP-GD.
 COMPARED = ("gd", "dpgd", "diff2")
 
 
-def published(stores: Path, stage: str, docs: Path) -> Iterator[str]:
-    """Copy the files of a stage next to the page; yield its lines of the page."""
+def section(stores: Path, stage: str, docs: Path) -> str:
+    """Return what the page says about a stage: from the stores, or as it was."""
     found = sorted(stores.glob(f"*/found/{stage}"))
-    if not found:
-        raise InvalidArgument(f"{stores} holds no finished stage {stage!r}; see run_all.sh STORES --list")
+    if found:
+        return "\n".join(published(found[0], stage, docs))
+    page = docs / PAGE
+    parts = page.read_text(encoding="utf-8").split("\n\n## ") if page.exists() else []
+    for part in parts:
+        if part.partition("\n")[0].endswith(f": `{stage}`"):
+            return f"## {part.rstrip()}"
+    raise InvalidArgument(
+        f"neither {stores} nor {page} holds a finished stage {stage!r}; see run_all.sh STORES --list"
+    )
+
+
+def published(found: Path, stage: str, docs: Path) -> Iterator[str]:
+    """Copy the files of a stage next to the page; yield its lines of the page."""
     place = docs / "reproduction" / stage
     place.mkdir(parents=True, exist_ok=True)
     for pattern in KEPT:
-        for path in found[0].glob(pattern):
+        for path in found.glob(pattern):
             shutil.copyfile(path, place / path.name)
-    title, _, _, _, *lines = (found[0] / "table.md").read_text(encoding="utf-8").splitlines()
+    title, _, _, _, *lines = (found / "table.md").read_text(encoding="utf-8").splitlines()
     name = title.removeprefix("# ").partition(":")[0]
     yield from (f"## {name}: `{stage}`", "")
     for line in lines:
@@ -88,9 +102,9 @@ def main(
     out: Annotated[Path, typer.Option(help="Directory of the page.")] = Path("docs"),
 ) -> None:
     """Write reproduction-tables.md, and the files it shows."""
-    parts = ["\n".join(published(stores, stage, out)) for stage in stages]
+    parts = [section(stores, stage, out) for stage in stages]
     head = [HEAD.rstrip(), SUMMARY, *(line for stage in stages for line in summary(stage, out))]
-    (out / "reproduction-tables.md").write_text("\n\n".join(["\n".join(head), *parts]) + "\n", encoding="utf-8")
+    (out / PAGE).write_text("\n\n".join(["\n".join(head), *parts]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from reproductions import reproduced
 from diff2.errors import InvalidArgument
 from diff2_experiments.findings import summaries
 from diff2_experiments.reproduction_figures import draw_figures
-from diff2_experiments.reproduction_page import main, published
+from diff2_experiments.reproduction_page import main, section
 from diff2_experiments.tabulation import write_tables
 
 
@@ -34,6 +34,10 @@ def test_a_page_shows_every_seed_and_links_to_files_that_are_there(tmp_path):
     assert not list((tmp_path / "docs").rglob("*.svg"))
 
 
+    main(tmp_path / "elsewhere", ["california-paper"], tmp_path / "docs")  # a store that was thrown away
+    assert (tmp_path / "docs" / "reproduction-tables.md").read_text(encoding="utf-8") == page
+
+
 def test_a_stage_that_is_not_finished_is_named(tmp_path):
-    with pytest.raises(InvalidArgument, match="no finished stage 'gas'"):
-        list(published(tmp_path, "gas", tmp_path))
+    with pytest.raises(InvalidArgument, match="neither .* holds a finished stage 'gas'"):
+        section(tmp_path, "gas", tmp_path)

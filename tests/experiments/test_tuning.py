@@ -341,9 +341,10 @@ def test_the_best_by_each_criterion_go_on():
     assert best_points(points, reached, 9) == ["a", "b", "d", "e", "f"]
 
 
-def test_halved_runs_are_those_of_the_full_grid(folder):
+@pytest.mark.parametrize(("rule", "deciding"), [("", {0}), ("each_seed = true\n", {0, 1})])
+def test_halved_runs_are_those_of_the_full_grid(folder, rule, deciding):
     before, _, after = (folder / "run.toml").read_text().partition("[tune.diff2.reduced]")
-    (folder / "run.toml").write_text(f"{before}{after[after.index('[tune') :]}{HALVING}")
+    (folder / "run.toml").write_text(f"{before}{after[after.index('[tune') :]}{HALVING}{rule}")
     names = ["gd", "dpgd", "diff2"]
     _, full = reproduced(folder, "full", names=names, seeds=2)
     found, runs = reproduced(folder, names=names, seeds=2, grid="halved")
@@ -360,7 +361,8 @@ def test_halved_runs_are_those_of_the_full_grid(folder):
     assert found.trained == len(stored(folder))
     short = {key: run for key, run in stored(folder).items() if "@" in key}
     assert {run["stopped_at"] for run in short.values()} == {8, 20}
-    assert all(run["survived"] and run["seed"] == 0 for run in short.values())
+    assert all(run["survived"] for run in short.values())
+    assert {run["seed"] for run in short.values()} == deciding
     for key, run in short.items():  # the beginning of the run that would have been
         one = whole.get(key.split("@")[0])
         if one is not None:

@@ -22,20 +22,23 @@ ours=$paper,dpgd_cosine,diff2_cosine,dpgd_mean,diff2_mean,dpgd_adam,diff2_adam
 
 # name, experiment, epsilon, accounting, methods, grid; five seeds each. The paper's own comparison comes first.
 stages="
-california-paper-3    california_housing  3    paper        $paper  full
-california-paper      california_housing  3,5  paper        $paper  full
-covertype-paper       covertype           3    paper        $paper  halved
-kddcup99-paper        kddcup99            3    paper        $paper  halved
-blog-paper            blog_feedback       3    paper        $paper  halved
-california            california_housing  3,5  paper,exact  $paper  full
-gas-paper             gas_turbine         3,5  paper        $paper  full
-gas                   gas_turbine         3,5  paper,exact  $paper  full
-california-ours       california_housing  3,5  exact        $ours   full
-gas-ours              gas_turbine         3,5  exact        $ours   full
-covertype-ours        covertype           3    exact        $ours   halved
-kddcup99-ours         kddcup99            3    exact        $ours   halved
-blog-ours             blog_feedback       3    exact        $ours   halved
-kddcup99-scaled       kddcup99_scaled     3    paper        $paper  halved
+california-paper-3    california_housing  3  paper  $paper  full
+gas-paper-3           gas_turbine         3  paper  $paper  full
+covertype-paper       covertype           3  paper  $paper  halved
+kddcup99-paper        kddcup99            3  paper  $paper  halved
+kddcup99-scaled       kddcup99_scaled     3  paper  $paper  halved
+blog-paper            blog_feedback       3  paper  $paper  halved
+california-ours       california_housing  3  exact  $ours   halved
+gas-ours              gas_turbine         3  exact  $ours   halved
+california-paper-5    california_housing  5  paper  $paper  full
+california-exact-3    california_housing  3  exact  $paper  full
+california-exact-5    california_housing  5  exact  $paper  full
+gas-paper-5           gas_turbine         5  paper  $paper  full
+gas-exact-3           gas_turbine         3  exact  $paper  full
+gas-exact-5           gas_turbine         5  exact  $paper  full
+blog-ours             blog_feedback       3  exact  $ours   halved
+covertype-ours        covertype           3  exact  $ours   halved
+kddcup99-ours         kddcup99            3  exact  $ours   halved
 "
 
 mkdir -p "$stores/done"
