@@ -52,9 +52,7 @@ def section(stores: Path, stage: str, docs: Path) -> str:
     for part in parts:
         if part.partition("\n")[0].endswith(f": `{stage}`"):
             return f"## {part.rstrip()}"
-    raise InvalidArgument(
-        f"neither {stores} nor {page} holds a finished stage {stage!r}; see run_all.sh STORES --list"
-    )
+    raise InvalidArgument(f"neither {stores} nor {page} holds a finished stage {stage!r}; see run_all.sh STORES --list")
 
 
 def published(found: Path, stage: str, docs: Path) -> Iterator[str]:

@@ -131,20 +131,21 @@ def which_algorithm(
     text = "A COMPARISON OF ALGORITHMS IS NOT PRIVATE: it measures exact gradients. Use public data."
     leak("LEAK-METRICS", text, strict=False)
     store = RunStore(directory)
-
-    def finish(tasks: Sequence[Task]) -> list[Run]:
-        known = store.runs()
-        missing = [task for task in dict.fromkeys(tasks) if task.key not in known]
-        for run in in_parallel(run_task, [(task, data_dir) for task in missing], jobs):
-            print(store.add(run)["key"], flush=True)
-        known = store.runs()
-        return [known[task.key] for task in dict.fromkeys(tasks)]
-
-    tried = finish([task for size in sizes for p in problems for m in methods for task in grid(p, m, [size])])
+    grids = [task for size in sizes for p in problems for m in methods for task in grid(p, m, [size])]
+    tried = finish(grids, store, jobs, data_dir)
     best = [run for measure in MEASURES for run in chosen(tried, measure)]
-    return tried + finish([
-        Task._make([*(run[name] for name in Task._fields[:-1]), seed]) for seed in range(seeds) for run in best
-    ])  # fmt: skip
+    fresh = [Task._make([*(run[name] for name in Task._fields[:-1]), seed]) for seed in range(seeds) for run in best]
+    return tried + finish(fresh, store, jobs, data_dir)
+
+
+def finish(tasks: Sequence[Task], store: RunStore, jobs: int = 1, data_dir: Path | None = None) -> list[Run]:
+    """Run what the store does not hold yet; return the runs of all tasks."""
+    known = store.runs()
+    missing = [task for task in dict.fromkeys(tasks) if task.key not in known]
+    for run in in_parallel(run_task, [(task, data_dir) for task in missing], jobs):
+        print(store.add(run)["key"], flush=True)
+    known = store.runs()
+    return [known[task.key] for task in dict.fromkeys(tasks)]
 
 
 def main(

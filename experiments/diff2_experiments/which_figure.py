@@ -68,7 +68,7 @@ def merged(before: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draw loss and squared gradient norm against N mu, for each problem."""
+    """Draw loss and squared gradient norm against N mu / d, for each problem."""
     import matplotlib.pyplot as plt
 
     problems = [name for name in PROBLEMS if any(row["problem"] == name for row in rows)]
@@ -80,11 +80,12 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
                 if (row["problem"], row["measure"], row["method"], row["schedule"]) == (problem, measure, *key):
                     values[row["size"]] += [row["value"]] if row["value"] is not None else []
             sizes = sorted(size for size in values if values[size])
-            axis.plot(sizes, [statistics.fmean(values[size]) for size in sizes], style, color=colour, label=label)
-            for size in sizes:
-                axis.plot([size] * len(values[size]), values[size], ".", color=colour, markersize=3)
+            places = [size / PROBLEMS[problem].dimension for size in sizes]
+            axis.plot(places, [statistics.fmean(values[size]) for size in sizes], style, color=colour, label=label)
+            for place, size in zip(places, sizes, strict=True):
+                axis.plot([place] * len(values[size]), values[size], ".", color=colour, markersize=3)
         axis.set(xscale="log", yscale="log", title=f"{PROBLEMS[problem].label}: {measure.replace('_', ' ')}")
-        axis.set_xlabel("N mu: records times budget")
+        axis.set_xlabel("N mu / d: records times budget, for each parameter")
         axis.grid(alpha=0.3)
     axes[0, 0].legend(frameon=False, fontsize=8)
     figure.tight_layout()

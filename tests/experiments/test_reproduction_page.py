@@ -33,11 +33,10 @@ def test_a_page_shows_every_seed_and_links_to_files_that_are_there(tmp_path):
     assert "NOT PRIVATE" not in page.partition("\n## ")[2]  # said once, at the top
     assert not list((tmp_path / "docs").rglob("*.svg"))
 
-
     main(tmp_path / "elsewhere", ["california-paper"], tmp_path / "docs")  # a store that was thrown away
     assert (tmp_path / "docs" / "reproduction-tables.md").read_text(encoding="utf-8") == page
 
 
 def test_a_stage_that_is_not_finished_is_named(tmp_path):
-    with pytest.raises(InvalidArgument, match="neither .* holds a finished stage 'gas'"):
+    with pytest.raises(InvalidArgument, match=r"neither .* holds a finished stage 'gas'"):
         section(tmp_path, "gas", tmp_path)
