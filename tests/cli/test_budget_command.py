@@ -57,7 +57,7 @@ def test_a_run_beyond_the_limit_is_refused_before_anything_is_spent(folder):
     text = single_line(result.stderr.splitlines()[-1] + "\n")
     assert "the 2 runs of the project" in text
     assert "Nothing was released" in text
-    assert not (folder / "runs" / "second" / "ledger.jsonl").exists()
+    assert not (folder / "runs" / "second").exists()
     with pytest.raises(diff2.BudgetExceeded, match="the 2 runs of"):
         fit(folder, "third")
     assert not (folder / "runs" / "third" / "ledger.jsonl").exists()

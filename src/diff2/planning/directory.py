@@ -9,11 +9,12 @@ is killed anywhere in between can be resumed, and releases nothing twice.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from .._files import AnyPath, plain
-from ..errors import CheckpointError, InvalidArgument, LedgerError
+from ..errors import BudgetExceeded, CheckpointError, InvalidArgument, LedgerError
 from ..privacy import Ledger, NoiseSource
 from .project import LEDGER, enter
 
@@ -96,7 +97,13 @@ class Resumable:
             return self._same_run(Ledger.read(self.path / LEDGER))
         self._tag, file = tag(self.noise.key), self.path / LEDGER
         if self.resumed is None:
-            enter(self.path, self._header, tag)
+            try:
+                enter(self.path, self._header, tag)
+            except BudgetExceeded:
+                if self._made:
+                    with suppress(OSError):  # somebody else has put something there
+                        self.path.rmdir()
+                raise
             self.save(None, [])
             return Ledger(self._header, file)
         if self._tag != self.resumed.records_tag:
@@ -126,6 +133,7 @@ class Resumable:
             if resume:
                 raise InvalidArgument("resume=True needs the directory of the run to resume; give directory=...")
             return None
+        self._made = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
         checkpoint, ledger = self.path / self.file, self.path / LEDGER
         if not resume:
