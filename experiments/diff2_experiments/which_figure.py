@@ -10,11 +10,13 @@ from __future__ import annotations
 import csv
 import statistics
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from .formatting import markdown_line
 from .store import Run, RunStore
 from .which_algorithm import INTERVALS, MEASURES, METHODS, TUNING_SEED, chosen
 from .which_problems import PROBLEMS
@@ -93,18 +95,38 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     plt.close(figure)
 
 
+def means(rows: list[dict[str, Any]], measure: str) -> Iterator[str]:
+    """Yield the lines of a table of means over the seeds; the least of a problem and size is bold."""
+    yield markdown_line([measure.replace("_", " "), "N mu", *(label for label, _, _ in LINES.values())])
+    yield markdown_line(["---"] * (2 + len(LINES)))
+    for name, problem in PROBLEMS.items():
+        some = [row for row in rows if (row["problem"], row["measure"]) == (name, measure)]
+        for size in sorted({row["size"] for row in some}):
+            found = {}
+            for key in LINES:
+                values = [row["value"] for row in some if (row["method"], row["schedule"], row["size"]) == (*key, size)]
+                if values and None not in values:
+                    found[key] = statistics.fmean(values)
+            shown = {key: f"{value:.3g}" for key, value in found.items()}
+            best = shown[min(found, key=found.__getitem__)]
+            cells = (f"**{shown[key]}**" if shown.get(key) == best else shown.get(key, "") for key in LINES)
+            yield markdown_line([problem.label, f"{size:,.0f}", *cells])
+
+
 def main(
     store: Annotated[Path, typer.Argument(help="Where which_algorithm stored its runs.")],
     figure: Annotated[Path, typer.Option()] = Path("which-algorithm.png"),
     table: Annotated[Path, typer.Option()] = Path("which-algorithm.csv"),
 ) -> None:
-    """Draw what was stored, and write one line per seed."""
+    """Draw what was stored, write one line per seed, and print the means."""
     rows = merged(read(table), measured(list(RunStore(store).runs().values())))
     draw(rows, figure)
     with table.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, FIELDS)
         writer.writeheader()
         writer.writerows(rows)
+    for measure in MEASURES:
+        print("\n".join(means(rows, measure)), end="\n\n")
 
 
 if __name__ == "__main__":
