@@ -80,7 +80,9 @@ def draw(docs: Path, stages: list[str]) -> Path:
 
 
 def main(
-    stages: Annotated[list[str], typer.Argument(help="Folders of docs/reproduction, in the order of the columns.")],
+    stages: Annotated[
+        list[str], typer.Argument(help="What reproduction_page has filled, in the order of the columns.")
+    ],
     docs: Annotated[Path, typer.Option(help="Directory of the documentation.")] = Path("docs"),
 ) -> None:
     """Draw ours beside the published."""

@@ -326,7 +326,7 @@ class TestOnce:
         site.ledger.path.write_bytes(older)
         second = ask(opened(tmp_path, agreement), gradient(params=NEXT), Z1)
         apart = np.linalg.norm(first.arrays["steps"] - second.arrays["steps"]) / 2**32
-        assert apart > 3.0  # of 21 coordinates, about the root of 42
+        assert apart > 1.0  # of 21 coordinates, about the root of 42; below 1 once in 10^13
 
     @pytest.mark.parametrize("changed", range(4))
     def test_an_older_copy_of_the_ledger_inside_a_tree_gets_other_noise_for_another_value(self, tmp_path, changed):
@@ -343,7 +343,7 @@ class TestOnce:
         ]
         sums, others = np.cumsum(first, 0), np.cumsum([*first[:changed], *again], 0)
         for count in range(changed, 4):
-            assert np.linalg.norm(sums[count] - others[count]) / 2**32 > 3.0
+            assert np.linalg.norm(sums[count] - others[count]) / 2**32 > 1.0
 
     def test_a_tree_goes_on_after_a_restart_and_not_without_its_first_leaves(self, tmp_path):
         agreement, z = own_noise("srnsgd, 4 batches", seed=None), multiplier("srnsgd, 4 batches")
