@@ -71,7 +71,7 @@ def draw(docs: Path, stages: list[str]) -> Path:
                 places[line][column].set_ylabel(title, fontsize=9)
         places[0][column].set_title(TITLES[rows[0]["data"]], fontsize=10)
     figure.suptitle(
-        "Best round of five seeds (dots), their mean (bar), and what was published (triangle); epsilon 3, paper "
+        "Best round of each seed (dots), their mean (bar), and what was published (triangle); epsilon 3, paper "
         "accounting. Not private.",
         fontsize=9.5, x=0.01, ha="left",
     )  # fmt: skip
