@@ -128,7 +128,7 @@ def test_no_record_shows_in_what_is_summed_of_other_tiles(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_bit_depends_on_chunks_nor_on_threads_but_for_ghost(name, monkeypatch):
-    """There, products of several threads may round otherwise in a pass; with one number of threads they do not."""
+    """There, products of other shapes or of several threads may round otherwise in a pass, on some processors."""
     monkeypatch.setattr("diff2.gradients.columns.LEAST_NUMBERS", 1)  # threads whatever they are worth
     case, threads = cases(3 * TILE + 100)[name](), torch.get_num_threads()
     try:
@@ -142,7 +142,8 @@ def test_no_bit_depends_on_chunks_nor_on_threads_but_for_ghost(name, monkeypatch
                     name, case, "compiled", "columns", *(("ghost",) * (count == 1)), chunk_rows=rows
                 ):
                     value = ask(engine, case.records, 2000)
-                    assert torch.equal(sums.setdefault(engine.name, value), value), (engine.name, rows, count)
+                    off = float((sums.setdefault(engine.name, value) - value).norm())
+                    assert off <= (1e-5 * float(value.norm()) if engine.name == "ghost" else 0), (rows, count)
     finally:
         torch.set_num_threads(threads)
 
