@@ -22,7 +22,7 @@ def sums(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 6, 10, 13])
-@pytest.mark.parametrize("inputs", [1, 3, 4, 9])
+@pytest.mark.parametrize("inputs", [1, 2, 3, 4, 9])
 def test_rows_are_the_same_by_fives_and_one_by_one(rows, inputs):
     weight, bias, x, left = (
         numbers(rows, inputs),
@@ -38,6 +38,8 @@ def test_rows_are_the_same_by_fives_and_one_by_one(rows, inputs):
         products.affine(weight[row : row + 1], bias[row : row + 1], x, alone)
         np.testing.assert_array_equal(alone[0], together[row])
         np.testing.assert_array_equal(sums(left[row : row + 1], x)[0], found[row])
+    for column in range(inputs):
+        np.testing.assert_array_equal(sums(left, x[column : column + 1])[:, 0], found[:, column])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -49,6 +51,6 @@ def test_a_sum_over_a_tile_is_off_by_at_most_15_roundings_of_its_terms(seed):
 
 def test_every_record_of_a_tile_is_added_once():
     for record in range(TILE):
-        left, right = np.zeros((6, TILE), np.float32), np.ones((1, TILE), np.float32)
+        left, right = np.zeros((6, TILE), np.float32), np.ones((3, TILE), np.float32)
         left[:, record] = np.arange(1, 7)
-        assert sums(left, right)[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
+        assert sums(left, right).T.tolist() == 3 * [[1, 2, 3, 4, 5, 6]]

@@ -1,8 +1,8 @@
 r"""Compiled matrix products over a tile of 512 records, in the cache of a core.
 
 A tile is (rows, 512), records as columns. Two products are all that a pass needs: of a small matrix with the rows of a
-tile, and of the rows of two tiles over the records. Five rows are computed together, so that what was loaded serves
-five times; the bits are those of one row at a time.
+tile, and of the rows of two tiles over the records. Five rows are computed together, in the second product with two of
+the other tile, so that what was loaded serves several times; the bits are those of one row at a time.
 
 **Rounding.** A sum over the records of a tile is made in single precision: 64 chains of eight records, whose results
 are added in pairs, six times. So its error is at most 15 units of rounding of the sum of the sizes of its terms, less
@@ -23,10 +23,11 @@ from .sums import BLOCK, BUNDLE, TILE
 
 _U = np.uintp
 _ROW, _ROWS2, _ROWS3, _ROWS4 = (_U(TILE * index) for index in range(1, 5))
-_LANES, _LINE = _U(BLOCK), _U(16)  # a line of the cache holds 16 numbers
+_LINE = _U(16)  # a line of the cache holds 16 numbers
 _1, _2, _3, _4, _5, _6, _7 = (_U(BLOCK * index) for index in range(1, BUNDLE))
 _HALF, _QUARTER, _EIGHTH, _SIXTEENTH = (_U(BLOCK >> index) for index in range(1, 5))
-_ONE, _TWO, _THREE = _U(1), _U(2), _U(3)
+_SUMS = tuple(_U(BLOCK // 2 * index) for index in range(1, 10))
+_ONE, _TWO, _THREE, _TWELVE = _U(1), _U(2), _U(3), _U(12)
 
 
 def compiled(*flags: str, top: bool = False) -> Any:
@@ -101,57 +102,79 @@ def _add_four_to_five(z: Any, r: Any, x: Any, f: Any, w: Any) -> None:
 def add_products(left: Any, right: Any, out: Any, lanes: Any) -> None:
     """out += left right^T, each number a sum over the records of the tile. ``lanes``: a row to compute in."""
     rows, columns = left.shape[0], right.shape[0]
-    five = rows - rows % 5
+    five, two = rows - rows % 5, columns - columns % 2
     s, x = left.reshape(-1), right.reshape(-1)
-    for c in range(columns):
-        for r in range(0, five, 5):
+    for r in range(0, five, 5):
+        for c in range(0, two, 2):
+            _multiply_five_by_two(s, _U(r) * _ROW, x, _U(c) * _ROW, lanes)
+            for k in range(5):
+                out[(r + k) * columns + c] += _folded(lanes, _U(k) * _HALF)
+                out[(r + k) * columns + c + 1] += _folded(lanes, _U(k + 5) * _HALF)
+        for c in range(two, columns):
             _multiply_five(s, _U(r) * _ROW, x, _U(c) * _ROW, lanes)
             for k in range(5):
-                out[(r + k) * columns + c] += _folded(lanes, _U(k) * _LANES)
-        for r in range(five, rows):
+                out[(r + k) * columns + c] += _folded(lanes, _U(k) * _HALF)
+    for r in range(five, rows):
+        for c in range(columns):
             _multiply(s, _U(r) * _ROW, x, _U(c) * _ROW, lanes)
             out[r * columns + c] += _folded(lanes, _U(0))
 
 
 @compiled("contract")
+def _chain(s: Any, r: Any, x: Any, c: Any) -> Any:
+    """Return a sum of products over every 64th record."""
+    first = s[r] * x[c] + s[r + _1] * x[c + _1] + s[r + _2] * x[c + _2] + s[r + _3] * x[c + _3]
+    return first + s[r + _4] * x[c + _4] + s[r + _5] * x[c + _5] + s[r + _6] * x[c + _6] + s[r + _7] * x[c + _7]
+
+
+@compiled()
 def _multiply(s: Any, r: Any, x: Any, c: Any, out: Any) -> None:
-    """Write 64 sums of products, each over every 64th record."""
-    for j in range(_LANES):
-        at, a = r + j, c + j
-        first = s[at] * x[a] + s[at + _1] * x[a + _1] + s[at + _2] * x[a + _2] + s[at + _3] * x[a + _3]
-        out[j] = (
-            first + s[at + _4] * x[a + _4] + s[at + _5] * x[a + _5] + s[at + _6] * x[a + _6] + s[at + _7] * x[a + _7]
-        )
+    """Write 32 sums, each of two of the 64 chains."""
+    for j in range(_HALF):
+        k = j + _HALF
+        out[j] = _chain(s, r + j, x, c + j) + _chain(s, r + k, x, c + k)
 
 
-@compiled("contract")
+@compiled()
 def _multiply_five(s: Any, r0: Any, x: Any, c: Any, out: Any) -> None:
     r1, r2, r3, r4 = r0 + _ROW, r0 + _ROWS2, r0 + _ROWS3, r0 + _ROWS4
-    for j in range(_LANES):
-        at, bt, ct, dt, et, a = r0 + j, r1 + j, r2 + j, r3 + j, r4 + j, c + j
-        p, q, t, u = x[a], x[a + _1], x[a + _2], x[a + _3]
-        v, w, y, z = x[a + _4], x[a + _5], x[a + _6], x[a + _7]
-        first = s[at] * p + s[at + _1] * q + s[at + _2] * t + s[at + _3] * u
-        out[j] = first + s[at + _4] * v + s[at + _5] * w + s[at + _6] * y + s[at + _7] * z
-        first = s[bt] * p + s[bt + _1] * q + s[bt + _2] * t + s[bt + _3] * u
-        out[_1 + j] = first + s[bt + _4] * v + s[bt + _5] * w + s[bt + _6] * y + s[bt + _7] * z
-        first = s[ct] * p + s[ct + _1] * q + s[ct + _2] * t + s[ct + _3] * u
-        out[_2 + j] = first + s[ct + _4] * v + s[ct + _5] * w + s[ct + _6] * y + s[ct + _7] * z
-        first = s[dt] * p + s[dt + _1] * q + s[dt + _2] * t + s[dt + _3] * u
-        out[_3 + j] = first + s[dt + _4] * v + s[dt + _5] * w + s[dt + _6] * y + s[dt + _7] * z
-        first = s[et] * p + s[et + _1] * q + s[et + _2] * t + s[et + _3] * u
-        out[_4 + j] = first + s[et + _4] * v + s[et + _5] * w + s[et + _6] * y + s[et + _7] * z
+    for j in range(_HALF):
+        a, k = c + j, j + _HALF
+        p0, p1, p2 = _chain(s, r0 + j, x, a), _chain(s, r1 + j, x, a), _chain(s, r2 + j, x, a)
+        p3, p4, a = _chain(s, r3 + j, x, a), _chain(s, r4 + j, x, a), c + k
+        p0, p1, p2 = p0 + _chain(s, r0 + k, x, a), p1 + _chain(s, r1 + k, x, a), p2 + _chain(s, r2 + k, x, a)
+        p3, p4 = p3 + _chain(s, r3 + k, x, a), p4 + _chain(s, r4 + k, x, a)
+        out[j], out[_SUMS[0] + j], out[_SUMS[1] + j], out[_SUMS[2] + j], out[_SUMS[3] + j] = p0, p1, p2, p3, p4
+
+
+@compiled()
+def _multiply_five_by_two(s: Any, r0: Any, x: Any, c: Any, out: Any) -> None:
+    """The same for two neighbouring rows of ``x``: what was loaded serves ten products. The order is for registers."""
+    r1, r2, r3, r4, d = r0 + _ROW, r0 + _ROWS2, r0 + _ROWS3, r0 + _ROWS4, c + _ROW
+    for j in range(_HALF):
+        a, b, k = c + j, d + j, j + _HALF
+        p0, q0 = _chain(s, r0 + j, x, a), _chain(s, r0 + j, x, b)
+        p1, q1 = _chain(s, r1 + j, x, a), _chain(s, r1 + j, x, b)
+        p2, q2 = _chain(s, r2 + j, x, a), _chain(s, r2 + j, x, b)
+        p3, q3 = _chain(s, r3 + j, x, a), _chain(s, r3 + j, x, b)
+        p4, q4 = _chain(s, r4 + j, x, a), _chain(s, r4 + j, x, b)
+        a, b = c + k, d + k
+        p0, q0 = p0 + _chain(s, r0 + k, x, a), q0 + _chain(s, r0 + k, x, b)
+        p1, q1 = p1 + _chain(s, r1 + k, x, a), q1 + _chain(s, r1 + k, x, b)
+        p2, q2 = p2 + _chain(s, r2 + k, x, a), q2 + _chain(s, r2 + k, x, b)
+        p3, q3 = p3 + _chain(s, r3 + k, x, a), q3 + _chain(s, r3 + k, x, b)
+        p4, q4 = p4 + _chain(s, r4 + k, x, a), q4 + _chain(s, r4 + k, x, b)
+        out[j], out[_SUMS[0] + j], out[_SUMS[1] + j], out[_SUMS[2] + j], out[_SUMS[3] + j] = p0, p1, p2, p3, p4
+        out[_SUMS[4] + j], out[_SUMS[5] + j], out[_SUMS[6] + j] = q0, q1, q2
+        out[_SUMS[7] + j], out[_SUMS[8] + j] = q3, q4
 
 
 @compiled()
 def _folded(lanes: Any, at: Any) -> Any:
-    """Return the sum of 64 numbers, added in pairs; they are overwritten."""
-    for j in range(_HALF):
-        lanes[at + j] += lanes[at + _HALF + j]
+    """Return the sum of 32 numbers, added in pairs; they are overwritten."""
     for j in range(_QUARTER):
         lanes[at + j] += lanes[at + _QUARTER + j]
-    for j in range(_EIGHTH):
-        lanes[at + j] += lanes[at + _EIGHTH + j]
     for j in range(_SIXTEENTH):
-        lanes[at + j] += lanes[at + _SIXTEENTH + j]
+        low, high = lanes[at + j] + lanes[at + _EIGHTH + j], lanes[at + _SIXTEENTH + j] + lanes[at + _TWELVE + j]
+        lanes[at + j] = low + high
     return np.float64((lanes[at] + lanes[at + _TWO]) + (lanes[at + _ONE] + lanes[at + _THREE]))
