@@ -4,7 +4,8 @@
 combination of them is tried, each with the learning-rate search. A key ``"routine.KEY"`` is one of the routine. With
 ``rate_search = false``, the learning rate is what the file says, and may itself be in the grid; a run then ends early
 only where its loss is no longer a number. ``[tune.NAME.reduced]`` is a smaller grid for those who have less time. A
-halved grid is that one, or the full one where there is no smaller one, thinned out on the way (``halving.py``).
+halved grid is that one, or the full one where there is no smaller one, thinned out on the way (``halving.py``);
+"halved-full" thins out the full one.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from diff2.errors import InvalidArgument
 from .files import TuneFile
 from .methods import build_algorithm, choose_names, split_table
 
-FULL, REDUCED, HALVED = "full", "reduced", "halved"
-GRIDS = (FULL, REDUCED, HALVED)
+FULL, REDUCED, HALVED, HALVED_FULL = "full", "reduced", "halved", "halved-full"
+GRIDS = (FULL, REDUCED, HALVED, HALVED_FULL)
 
 
 class Point(NamedTuple):
@@ -66,7 +67,7 @@ def _grid(file: TuneFile, name: str, grid: str) -> Grid:
     rate_search, full, reduced = table.pop("rate_search", True), table.pop("grid", {}), table.pop("reduced", None)
     if not isinstance(rate_search, bool):
         raise InvalidArgument(f"[{where}] expected rate_search = true or false, got {rate_search!r}")
-    values = reduced if grid != FULL and reduced is not None else full
+    values = reduced if grid in (REDUCED, HALVED) and reduced is not None else full
     points = [
         Point(settings, _built(file, where, algorithm, table, settings)) for settings in _combinations(where, values)
     ]

@@ -1,10 +1,10 @@
 """Successive halving: a grid too large to be trained to the end is thinned out after some of the rounds.
 
 Every setting is tried with the learning-rate search as always, but only up to a number of rounds, under the noise of
-the whole run; then the best go on, by train loss and, as many, by squared gradient norm, each the least over the rounds
-so far. Whatever goes on starts again from round 1, so its full runs are those of the full grid, to the bit. The rule is
-written down in ``[halving]`` before anything runs, and is the same for all methods. Seed 0 decides for all seeds, or,
-as in the paper, each seed for itself (``each_seed``).
+the whole run; then the best go on, by train loss and, as many, by squared gradient norm (or by one of them), each the
+least over the rounds so far. Whatever goes on starts again from round 1, so its full runs are those of the full grid,
+to the bit. The rule is written down in ``[halving]`` before anything runs, and is the same for all methods. Seed 0
+decides for all seeds, or, as in the paper, each seed for itself (``each_seed``).
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from .learning_rates import Halving
 from .store import Run
 from .trials import Report, unreported
 from .tuning import Candidate, attempts_made, tune
-
-CRITERIA = ("train_loss", "squared_gradient_norm")
 
 CandidatesOf = Callable[[Grid, int], list[Candidate]]  # of the points of a grid, in their order, up to so many rounds
 
@@ -43,14 +41,16 @@ def halved(
             continue
         candidates = candidates_of(grid, rounds)
         runs, _ = tune(candidates, tables, directory, jobs=jobs, report=report)
-        grid = replace(grid, points=best_points(grid.points, [_reached(one, runs) for one in candidates], keep))
+        grid = replace(
+            grid, points=best_points(grid.points, [_reached(one, runs) for one in candidates], keep, halving.by)
+        )
     return grid
 
 
-def best_points(points: Sequence[Point], reached: Sequence[Run | None], keep: int) -> list[Point]:
-    """Return, in their order, the ``keep`` best by each criterion of those with a run that survived."""
+def best_points(points: Sequence[Point], reached: Sequence[Run | None], keep: int, by: Sequence[str]) -> list[Point]:
+    """Return, in their order, the ``keep`` best by each metric of those with a run that survived."""
     chosen: set[int] = set()
-    for name in CRITERIA:
+    for name in by:
         values = {i: least(run, name) for i, run in enumerate(reached) if run is not None}
         chosen.update(sorted(values, key=values.__getitem__)[:keep])
     return [point for i, point in enumerate(points) if i in chosen]

@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from diff2._validate import at_least
+from diff2._validate import at_least, one_of
 from diff2.errors import InvalidArgument
 
 DIVERGED = 1e18
+CRITERIA = {"train_loss": "train loss", "squared_gradient_norm": "gradient norm"}
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,14 @@ class Halving:
 
     Args:
         rounds: when settings are compared, each with the first rate that survived until then.
-        keep: how many go on each time, by train loss; and as many by squared gradient norm.
+        keep: how many go on each time, by each criterion.
+        by: the criteria, of which each chooses settings of its own.
         each_seed: each seed decides for itself, not seed 0 for all.
     """
 
     rounds: tuple[int, ...] = (200, 600)
     keep: tuple[int, ...] = (4, 1)
+    by: tuple[str, ...] = tuple(CRITERIA)
     each_seed: bool = False
 
     def __post_init__(self) -> None:
@@ -70,6 +73,10 @@ class Halving:
                 f"expected a number to keep for each of rounds, got rounds={list(self.rounds)!r}, "
                 f"keep={list(self.keep)!r}"
             )
+        if not self.by:
+            raise InvalidArgument(f"expected by to name at least one of {', '.join(CRITERIA)}, got by=[]")
+        for criterion in self.by:
+            one_of("by", criterion, CRITERIA)
         for name, values, order in (("rounds", self.rounds, 1), ("keep", self.keep, -1)):
             for value in values:
                 at_least(name, value, 1)
@@ -82,7 +89,9 @@ class Halving:
             f"after {rounds:,} rounds the best {keep}" for rounds, keep in zip(self.rounds, self.keep, strict=True)
         ]
         seeds = "each seed by itself" if self.each_seed else "with seed 0 for all seeds"
-        return f"{', '.join(steps)} by train loss and as many by gradient norm go on, {seeds}"
+        first, *others = (CRITERIA[criterion] for criterion in self.by)
+        by = "".join([f"by {first}", *(f" and as many by {other}" for other in others)])
+        return f"{', '.join(steps)} {by} go on, {seeds}"
 
 
 class EarlyStopping:

@@ -40,7 +40,7 @@ class Reproduced:
     title: str
     task: str  # "regression" or "classification"
     delta: float
-    grid: str  # "full", "reduced" or "halved"
+    grid: str  # "full", "reduced", "halved" or "halved-full"
     rounds: int
     seeds: int
     epsilons: Sequence[float]

@@ -19,7 +19,7 @@ from diff2.privacy.calibration import ACCOUNTINGS
 from .comparison import budgets_of
 from .figures import require_matplotlib
 from .files import TuneFile, load_public
-from .grids import FULL, GRIDS, HALVED, Grid, read_grids
+from .grids import FULL, GRIDS, HALVED, HALVED_FULL, Grid, read_grids
 from .halving import halved, least
 from .reproduced import Reproduced, Tuned
 from .store import Run, RunStore
@@ -51,7 +51,8 @@ def reproduce(
         epsilons: budgets; by default the one of ``[privacy]``.
         accountings: ``"paper"``, ``"exact"`` or both; by default the one of ``[privacy]``.
         seeds: how many; they are 0, 1, ...
-        grid: ``"full"``, ``"reduced"``, or ``"halved"``: the reduced one, of which ``[halving]`` leaves a few settings.
+        grid: ``"full"``, ``"reduced"``, ``"halved"``: the reduced one, of which ``[halving]`` leaves a few settings, or
+            ``"halved-full"``: the full one, so halved.
         jobs: settings tried at the same time, one thread each.
         command: the command line that does this, for those who read the results.
         report: called before the first setting and after each.
@@ -64,6 +65,7 @@ def reproduce(
     budgets = budgets_of(file, epsilons)
     grids = read_grids(file, names, grid)
     require_matplotlib()
+    thinned = grid in (HALVED, HALVED_FULL)
     began, before = time.monotonic(), len(RunStore(directory).runs())
     tables = load_public(file, "A REPRODUCTION")
     digest = digest_of(tables)
@@ -75,7 +77,7 @@ def reproduce(
         )
 
     def finalists(method: Grid, accounting: str, epsilon: float, seed: int) -> Grid:
-        if grid != HALVED:
+        if not thinned:
             return method
         case = (accounting, epsilon, seed, method.name)
         return halved(
@@ -124,7 +126,7 @@ def reproduce(
         command=command,
         seconds=time.monotonic() - began,
         trained=len(runs) - before,
-        rule=f"Of the settings tried, {file.halving}." if grid == HALVED else "",
+        rule=f"Of the settings tried, {file.halving}." if thinned else "",
         published=file.published,
     )
     keys = {attempt.key for some in cases.values() for one in some for attempt in one.attempts}

@@ -209,7 +209,8 @@ def test_readings_of_the_paper(name, inputs, reading):
     grids = {grid.name: grid for grid in read_grids(file, None, "full")}
     assert (len(grids["dpgd"].points), len(grids["diff2"].points), len(grids["gd"].points)) == (5, 100, 1)
     assert file.search == RateSearch()
-    assert file.halving == Halving(each_seed=name in ("blog_feedback", "kddcup99"))
+    by = ("train_loss",) if name == "kddcup99" else Halving().by
+    assert file.halving == Halving(each_seed=name in ("blog_feedback", "kddcup99"), by=by)
 
 
 def test_grids_of_a_file(folder):
@@ -218,6 +219,7 @@ def test_grids_of_a_file(folder):
     assert [len(grid.points) for grid in full.values()] == [1, 2, 4, 2]
     assert [grid.private for grid in full.values()] == [False, True, True, True]
     assert [point.algorithm.routine for point in full["recursive"].points] == [diff2.Adam(0.03), diff2.Adam(0.01)]
+    assert [len(grid.points) for grid in read_grids(file, None, "halved-full")] == [1, 2, 4, 2]
     for grid in ("reduced", "halved"):  # before it is thinned out; a method without a reduced grid keeps its full one
         assert [len(one.points) for one in read_grids(file, ["diff2", "dpgd"], grid)] == [2, 2]
 
@@ -323,6 +325,8 @@ keep = [3, 1]
         ({"rounds": (600, 200)}, "expected rounds to rise"),
         ({"keep": (3, 3)}, "expected keep to fall"),
         ({"keep": (3, 0)}, "expected keep >= 1"),
+        ({"by": ()}, "by to name at least one of train_loss"),
+        ({"by": ("loss",)}, "expected by to be one of"),
     ],
 )
 def test_halvings_that_make_no_sense(rule, message):
@@ -336,9 +340,13 @@ def test_the_best_by_each_criterion_go_on():
 
     points = list("abcdef")
     reached = [run(3.0, 1.0), run(1.0, 6.0), None, run(2.0, 5.0), run(4.0, 2.0), run(1.5, 4.0)]
-    assert best_points(points, reached, 1) == ["a", "b"]
-    assert best_points(points, reached, 2) == ["a", "b", "e", "f"]
-    assert best_points(points, reached, 9) == ["a", "b", "d", "e", "f"]
+    both = Halving().by
+    assert best_points(points, reached, 1, both) == ["a", "b"]
+    assert best_points(points, reached, 2, both) == ["a", "b", "e", "f"]
+    assert best_points(points, reached, 9, both) == ["a", "b", "d", "e", "f"]
+    assert best_points(points, reached, 2, ["train_loss"]) == ["b", "f"]
+    assert "the best 1 by train loss and as many by gradient norm go on, with seed 0" in str(Halving())
+    assert "the best 1 by train loss go on, with seed 0" in str(Halving(by=("train_loss",)))
 
 
 @pytest.mark.parametrize(("rule", "deciding"), [("", {0}), ("each_seed = true\n", {0, 1})])

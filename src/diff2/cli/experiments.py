@@ -70,7 +70,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs, tables, figures and report.html go.")],
     epsilon: Epsilons = None,
     seeds: Seeds = 5,
-    grid: Annotated[str, typer.Option(help="full, reduced, or halved: reduced, then successive halving.")] = "full",
+    grid: Annotated[str, typer.Option(help="full, reduced, halved (reduced, then halving), halved-full.")] = "full",
     accounting: Annotated[
         str | None, typer.Option(metavar="RULE,...", help="paper, exact, or both; default: that of \\[privacy].")
     ] = None,
