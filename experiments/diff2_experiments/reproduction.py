@@ -108,7 +108,7 @@ def reproduce(
     by_name = {method.name: method for method in grids}
     found = Reproduced(
         name=file.name,
-        title=_title(file.name),
+        title=_title(file),
         task="classification" if tables.encoding.classes is not None else "regression",
         delta=file.privacy.delta,
         grid=grid,
@@ -159,5 +159,6 @@ def _best(runs: Iterable[Run], name: str) -> Run:
     return min(runs, key=lambda run: least(run, name))
 
 
-def _title(name: str) -> str:
-    return CATALOGUE[name].provenance.title if name in CATALOGUE else name.replace("_", " ")
+def _title(file: TuneFile) -> str:
+    dataset = getattr(file.data, "dataset", None)
+    return CATALOGUE[dataset].provenance.title if dataset in CATALOGUE else file.name.replace("_", " ")

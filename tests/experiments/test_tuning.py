@@ -213,6 +213,15 @@ def test_readings_of_the_paper(name, inputs, reading):
     assert file.halving == Halving(each_seed=name in ("blog_feedback", "kddcup99"), by=by)
 
 
+@pytest.mark.parametrize("name", ["blog_feedback", "covertype", "kddcup99"])
+def test_our_own_methods_read_a_table_as_the_comparison_does_and_all_have_the_same_settings(name):
+    paper, ours = (read_tune_file(find_file("paper", file)) for file in (name, f"{name}_ours"))
+    assert (ours.data, ours.search, ours.privacy.accounting) == (paper.data, paper.search, "exact")
+    grids = {grid.name: [point.settings for point in grid.points] for grid in read_grids(ours, None, "halved")}
+    for estimator in ("dpgd", "diff2"):
+        assert grids[estimator] == grids[f"{estimator}_cosine"] == grids[f"{estimator}_mean"]
+
+
 def test_grids_of_a_file(folder):
     file = read_tune_file(folder / "run.toml")
     full = {grid.name: grid for grid in read_grids(file, None, "full")}

@@ -27,7 +27,7 @@ gas-paper-3           gas_turbine         3  paper  $paper  full
 covertype-paper       covertype           3  paper  $paper  halved
 kddcup99-paper        kddcup99            3  paper  $paper  halved-full
 kddcup99-scaled       kddcup99_scaled     3  paper  $paper  halved
-blog-paper            blog_feedback       3  paper  $paper  halved-full
+blog-paper            blog_feedback       3  paper  $paper  halved
 california-ours       california_housing  3  exact  $ours   halved
 gas-ours              gas_turbine         3  exact  $ours   halved
 california-paper-5    california_housing  5  paper  $paper  full
@@ -36,9 +36,9 @@ california-exact-5    california_housing  5  exact  $paper  full
 gas-paper-5           gas_turbine         5  paper  $paper  full
 gas-exact-3           gas_turbine         3  exact  $paper  full
 gas-exact-5           gas_turbine         5  exact  $paper  full
-blog-ours             blog_feedback       3  exact  $ours   halved
-covertype-ours        covertype           3  exact  $ours   halved
-kddcup99-ours         kddcup99            3  exact  $ours   halved
+blog-ours             blog_feedback_ours  3  exact  $ours  halved
+covertype-ours        covertype_ours      3  exact  $ours  halved
+kddcup99-ours         kddcup99_ours       3  exact  $ours  halved
 "
 
 mkdir -p "$stores/done"
