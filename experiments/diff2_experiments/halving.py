@@ -10,9 +10,10 @@ decides for all seeds, or, as in the paper, each seed for itself (``each_seed``)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from diff2.data.loading import EncodedClients
 
@@ -22,29 +23,33 @@ from .store import Run
 from .trials import Report, unreported
 from .tuning import Candidate, attempts_made, tune
 
-CandidatesOf = Callable[[Grid, int], list[Candidate]]  # of the points of a grid, in their order, up to so many rounds
+Case = TypeVar("Case", bound=Hashable)  # a method, a budget, a seed
+CandidatesOf = Callable[[Case, Grid, int], list[Candidate]]  # of the points of a grid, in order, up to so many rounds
 
 
 def halved(
-    grid: Grid,
+    grids: Mapping[Case, Grid],
     halving: Halving,
-    candidates_of: CandidatesOf,
+    candidates_of: CandidatesOf[Case],
     tables: EncodedClients,
     directory: Path,
     *,
     jobs: int = 1,
     report: Report = unreported,
-) -> Grid:
-    """Return the grid with those settings only that are worth all rounds; a small one is left as it is."""
+) -> dict[Case, Grid]:
+    """Return the grid of each case with those settings only that are worth all rounds; small ones are left as they are.
+
+    What all cases try up to a number of rounds is trained together, so that no job waits for the last one of a case.
+    """
+    found = dict(grids)
     for rounds, keep in zip(halving.rounds, halving.keep, strict=True):
-        if len(grid.points) <= keep:
-            continue
-        candidates = candidates_of(grid, rounds)
-        runs, _ = tune(candidates, tables, directory, jobs=jobs, report=report)
-        grid = replace(
-            grid, points=best_points(grid.points, [_reached(one, runs) for one in candidates], keep, halving.by)
-        )
-    return grid
+        tried = {case: candidates_of(case, grid, rounds) for case, grid in found.items() if len(grid.points) > keep}
+        wanted = {one.attempts[0].key: one for some in tried.values() for one in some}
+        runs, _ = tune(list(wanted.values()), tables, directory, jobs=jobs, report=report)
+        for case, candidates in tried.items():
+            reached = [_reached(one, runs) for one in candidates]
+            found[case] = replace(found[case], points=best_points(found[case].points, reached, keep, halving.by))
+    return found
 
 
 def best_points(points: Sequence[Point], reached: Sequence[Run | None], keep: int, by: Sequence[str]) -> list[Point]:

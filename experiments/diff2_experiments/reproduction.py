@@ -70,39 +70,30 @@ def reproduce(
     tables = load_public(file, "A REPRODUCTION")
     digest = digest_of(tables)
 
-    def candidates(method: Grid, case: Case, until: int | None = None) -> list[Candidate]:
+    def candidates(case: Case, method: Grid, until: int | None = None) -> list[Candidate]:
         accounting, epsilon, seed, _ = case
         return candidates_of(
             method, file.setup, file.search, digest, epsilon=epsilon, accounting=accounting, seed=seed, until=until
         )
 
-    def finalists(method: Grid, accounting: str, epsilon: float, seed: int) -> Grid:
-        if not thinned:
-            return method
-        case = (accounting, epsilon, seed, method.name)
-        return halved(
-            method, file.halving, lambda some, until: candidates(some, case, until), tables, directory, jobs=jobs,
-            report=report,
-        )  # fmt: skip
+    def for_each(some_seeds: Iterable[int]) -> dict[Case, Grid]:
+        # Seed by seed, so that what is cut short has something of everything.
+        return {
+            (accounting, epsilon, seed, method.name): method
+            for seed in some_seeds
+            for epsilon in budgets
+            for accounting in rules
+            for method in grids
+        }
 
-    chosen = {
-        (accounting, epsilon, seed, method.name): finalists(method, accounting, epsilon, seed)
-        for seed in (range(seeds) if file.halving.each_seed else [0])
-        for epsilon in budgets
-        for accounting in rules
-        for method in grids
-    }
-    # Seed by seed, so that what is cut short has something of everything.
-    cases: dict[Case, list[Candidate]] = {
-        (accounting, epsilon, seed, method.name): candidates(
-            chosen[accounting, epsilon, seed if file.halving.each_seed else 0, method.name],
-            (accounting, epsilon, seed, method.name),
-        )
-        for seed in range(seeds)
-        for epsilon in budgets
-        for accounting in rules
-        for method in grids
-    }
+    each_seed = file.halving.each_seed
+    chosen = for_each(range(seeds) if each_seed else [0])
+    if thinned:
+        chosen = halved(chosen, file.halving, candidates, tables, directory, jobs=jobs, report=report)
+    cases: dict[Case, list[Candidate]] = {}
+    for case in for_each(range(seeds)):
+        accounting, epsilon, seed, name = case
+        cases[case] = candidates(case, chosen[accounting, epsilon, seed if each_seed else 0, name])
     wanted = {one.attempts[0].key: one for some in cases.values() for one in some}
     runs, _ = tune(list(wanted.values()), tables, directory, jobs=jobs, report=report)
     by_name = {method.name: method for method in grids}
