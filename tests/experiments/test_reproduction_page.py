@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import matplotlib.figure
 import pytest
 from reproductions import reproduced
 
@@ -11,6 +12,7 @@ from diff2.errors import InvalidArgument
 from diff2_experiments.findings import summaries
 from diff2_experiments.reproduction_figures import draw_figures
 from diff2_experiments.reproduction_page import main, section
+from diff2_experiments.seeds_figure import draw, draw_metric, read_rows
 from diff2_experiments.tabulation import write_tables
 
 
@@ -40,3 +42,23 @@ def test_a_page_shows_every_seed_and_links_to_files_that_are_there(tmp_path):
 def test_a_stage_that_is_not_finished_is_named(tmp_path):
     with pytest.raises(InvalidArgument, match=r"neither .* holds a finished stage 'gas'"):
         section(tmp_path, "gas", tmp_path)
+
+
+@pytest.mark.parametrize(("accounting", "triangles"), [("paper", 3), ("exact", 0)])
+def test_a_figure_shows_every_seed_and_what_was_published_where_the_noise_is_the_same(tmp_path, accounting, triangles):
+    place = tmp_path / "stores" / "california_housing" / "found" / "california"
+    place.mkdir(parents=True)
+    found = reproduced(place, seeds=3, epsilons=(3.0,), accountings=(accounting,))
+    rows = summaries(found)
+    write_tables(found, rows)
+    draw_figures(found, rows)
+    main(tmp_path / "stores", ["california"], tmp_path / "docs")
+    axes = matplotlib.figure.Figure().subplots()
+    lines = [row for row in read_rows(tmp_path / "docs", "california") if row["metric"] == "train_loss"]
+    draw_metric(axes, lines)
+    drawn = [list(line.get_ydata()) for line in axes.lines if line.get_marker() == "o"]
+    assert drawn == [[float(value) for value in row["best_by_seed"].split()] for row in lines]
+    assert [len(values) for values in drawn] == [3] * len(lines)
+    assert sum(line.get_marker() == "<" for line in axes.lines) == triangles
+    (tmp_path / "docs" / "images").mkdir()
+    assert draw(tmp_path / "docs", ["california"], "seeds.png").exists()

@@ -58,9 +58,8 @@ class Interval(NamedTuple):
                 "the noise of differences would cost more than fewer restarts save"
             )
         return (
-            f"restart_interval='auto' is {self.restart_interval}: noise is expected to raise the loss by "
-            f"{self.loss:.2f} and the squared gradient norm by {self.squared_gradient_norm:.2f} of what it does in "
-            "DP-GD"
+            f"restart_interval='auto' is {self.restart_interval}: noise is expected to add to the loss {self.loss:.2f} "
+            f"times what it adds with DP-GD, and to the squared gradient norm {self.squared_gradient_norm:.2f} times"
         )
 
 

@@ -73,6 +73,8 @@ def show_preview(found: Preview) -> None:
             "epsilon": f"{_cost(noise.epsilon, noise.budget)}, {noise.accounting} accounting",
         },
     )
+    if found.interval is not None and found.interval.restart_interval > 1:  # otherwise a warning has said so
+        show_line(found.interval.reason, wrap=True)
     if found.cycle_growth is not None and found.cycle_growth > GROWTH_LIMIT:
         show_line(
             f"unstable: from one restart to the next the noise of the differences alone makes the estimate "

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from ..algorithms import DPGD, Algorithm, Diff2
-from ..algorithms.interval import AUTO
-from ..errors import InvalidArgument, PrivacyLeakWarning
+from ..algorithms.interval import AUTO, Interval
+from ..errors import InvalidArgument, PrivacyLeakWarning, WeakDeltaWarning, WeakEpsilonWarning
 from ..planning import Plan, plan
 from ..planning.prediction import TYPICAL_RHO, NoisePrediction, cycle_growth, predict_noise
 from ..privacy import Budget
@@ -38,6 +38,7 @@ class Preview:
     predictions: tuple[NoisePrediction, ...]  # one where a step length was given; none where the formula does not apply
     step_length: float | None
     cycle_growth: float | None  # by the noise of the differences; None where learning rate or dimension is not known
+    interval: Interval | None  # what restart_interval='auto' chose, and what to expect of it
 
     @property
     def kinds(self) -> list[AlikeReleases]:
@@ -60,6 +61,7 @@ class Preview:
             "budget_epsilon": noise.budget.epsilon,
             "algorithm": noise.algorithm.name,
             "rounds": noise.algorithm.rounds,
+            "restart_interval": getattr(noise.algorithm, "restart_interval", None),
             "client_sizes": list(noise.client_sizes),
             "weighting": population.weighting,
             "unit": population.unit,
@@ -106,6 +108,7 @@ def preview(
     if dimension is None and run is not None:
         dimension = _dimension(run)
     noise = plan(planned, budget, client_sizes, protection, dimension=dimension, opening_share=opening_share)
+    interval = _interval(planned, noise, protection, dimension)
     if algorithm is planned:
         algorithm = noise.algorithm
     predictions: tuple[NoisePrediction, ...] = ()
@@ -118,7 +121,18 @@ def preview(
     growth = None
     if isinstance(algorithm, Diff2) and run is not None and dimension is not None:
         growth = cycle_growth(algorithm, noise.sigma_2 or 0.0, dimension) if _descends(algorithm) else None
-    return Preview(noise, dimension, predictions, step_length, growth)
+    return Preview(noise, dimension, predictions, step_length, growth, interval)
+
+
+def _interval(planned: Algorithm, noise: Plan, protection: Protection, dimension: int | None) -> Interval | None:
+    if not isinstance(planned, Diff2) or planned.restart_interval != AUTO or dimension is None:
+        return None
+    dpgd = DPGD(planned.rounds, planned.clip_gradient, planned.routine)
+    with warnings.catch_warnings():
+        for category in (WeakDeltaWarning, WeakEpsilonWarning):  # said with the plan
+            warnings.simplefilter("ignore", category)
+        sigma = plan(dpgd, noise.budget, noise.client_sizes, protection, opening_share=noise.opening_share).sigma_1
+    return planned.interval(sigma or 0.0, dimension)
 
 
 def predictable(algorithm: Diff2, noise: Plan) -> bool:
