@@ -8,25 +8,28 @@
 #   experiments/diff2_experiments/paper/run_all.sh STORES --list                    # which there are, and which are done
 #
 # A stage leaves STORES/DATASET/runs.jsonl, its tables and figures in STORES/DATASET/found/NAME, and a line in
-# STORES/progress.log. JOBS (2) settings are tried at the same time, with one thread each; DIFF2 names the command.
+# STORES/progress.log. JOBS (2) settings are tried at the same time, with one thread each, for SEEDS (5) seeds; DIFF2
+# names the command.
 set -u
 cd "$(dirname "$0")/../../.."
 stores=${1:?usage: run_all.sh STORES [NAME ... | --list]}
 shift
 diff2=${DIFF2:-diff2}
 jobs=${JOBS:-2}
+seeds=${SEEDS:-5}
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 
 paper=gd,dpgd,diff2
 ours=$paper,dpgd_cosine,diff2_cosine,dpgd_mean,diff2_mean,dpgd_adam,diff2_adam
 
-# name, experiment, epsilon, accounting, methods, grid; five seeds each. The paper's own comparison comes first.
+# name, experiment, epsilon, accounting, methods, grid. The paper's own comparison comes first.
 stages="
 california-paper-3    california_housing  3  paper  $paper  full
 gas-paper-3           gas_turbine         3  paper  $paper  full
 covertype-paper       covertype           3  paper  $paper  halved
-kddcup99-paper        kddcup99            3  paper  $paper  halved-full
-kddcup99-scaled       kddcup99_scaled     3  paper  $paper  halved
+kddcup99-paper        kddcup99            3  paper  $paper  halved
+kddcup99-all          kddcup99            3  paper  $paper  halved-full
+kddcup99-scaled       kddcup99_scaled     3  paper  gd,dpgd  full
 blog-paper            blog_feedback       3  paper  $paper  halved
 california-ours       california_housing  3  exact  $ours   halved
 gas-ours              gas_turbine         3  exact  $ours   halved
@@ -59,7 +62,7 @@ run() {
     [ -e "$stores/done/$name" ] && return
     log "$name starts"
     if "$diff2" reproduce --dataset "$experiment" --epsilon "$epsilon" --accounting "$accounting" \
-        --algorithms "$methods" --seeds 5 --grid "$grid" --jobs "$jobs" --out "$out"; then
+        --algorithms "$methods" --seeds "$seeds" --grid "$grid" --jobs "$jobs" --out "$out"; then
         mkdir -p "$out/found/$name"
         find "$out" -maxdepth 1 -type f ! -name runs.jsonl ! -name store-id -exec mv -t "$out/found/$name" {} +
         log "$name done after $((SECONDS - began)) s" | tee "$stores/done/$name"
