@@ -85,8 +85,8 @@ def summary(stage: str, docs: Path) -> Iterator[str]:
             condition = f"{float(row['compared_at_epsilon']):g}, {row['accounting']}"
             lines[condition, row["metric"].replace("_", " ")][row["method"]] = row
     for place, rows in lines.items():
-        pairs = [(rows[name]["best_mean"], rows[name]["published"]) for name in COMPARED]
-        pairs.append((rows["diff2"]["p_value"], rows["diff2"]["published_p_value"]))
+        places = [(name, "best_mean", "published") for name in COMPARED] + [("diff2", "p_value", "published_p_value")]
+        pairs = [(rows[name][ours], rows[name][theirs]) if name in rows else ("", "") for name, ours, theirs in places]
         yield markdown_line([stage, *place, *(f"{_number(ours)} ({_number(theirs)})" for ours, theirs in pairs)])
 
 
