@@ -20,7 +20,12 @@ estimate v is a gradient of length :math:`C_1 / 100` and its own noise, whose le
 Where that has no solution the noise of the differences feeds itself, and the run drowns in it. In flat directions
 (:math:`\eta h T \ll 1`) DIFF2 varies u times as much as DP-GD; it gains in steep ones. Curvatures are taken as spread
 evenly, on a logarithmic scale, over two decades below :math:`\min(C_2, 1/\eta)`, and T is the one of least variance in
-the loss, :math:`h \operatorname{Var} x`. docs/which-algorithm.md compares the rule with runs.
+the loss, :math:`h \operatorname{Var} x`.
+
+The model knows neither clipping nor long steps, with which the gradients reached on tables were larger than with DP-GD.
+So :math:`C_2 \eta` is at most 1/2, as in the paper's proof of convergence, and T at most
+:math:`C_1 / (2 C_2 \eta \lVert v \rVert)` for estimates of length :math:`C_1 / 25`, with which the differences of a
+cycle add up to half of :math:`C_1`. docs/which-algorithm.md compares the rule with runs.
 """
 
 import math
@@ -30,6 +35,7 @@ AUTO = "auto"
 GRADIENT = 0.01  # length of a gradient near the end of a run, in units of C1
 DECADES, POINTS = 2.0, 41  # of curvatures
 LEAST, MOST = 3, 200  # a shorter cycle is not worth its differences
+LONGEST_STEP, LONGEST_CYCLE = 0.5, 12.5  # in units of the learning rate 1 / C2
 LEAST_GAIN = 0.05  # in the loss; below that DP-GD is the simpler choice
 FEEDBACK = 0.5  # of the noise that differences may feed back
 
@@ -41,22 +47,14 @@ class Interval(NamedTuple):
     """
 
     restart_interval: int
-    loss: float
-    squared_gradient_norm: float
-    schedule: str = "constant"  # of the learning rate
+    loss: float = 1.0
+    squared_gradient_norm: float = 1.0
+    cause: str = ""  # of an interval of 1
 
     @property
     def reason(self) -> str:
-        if self.schedule != "constant":
-            return (
-                f"restart_interval='auto' is 1, which is DP-GD: a step that decays ({self.schedule!r}) averages the "
-                "noise of DP-GD as well, and differences then gain nothing"
-            )
         if self.restart_interval == 1:
-            return (
-                "restart_interval='auto' is 1, which is DP-GD: with this budget, number of records and learning rate "
-                "the noise of differences would cost more than fewer restarts save"
-            )
+            return f"restart_interval='auto' is 1, which is DP-GD: {self.cause}"
         return (
             f"restart_interval='auto' is {self.restart_interval}: noise is expected to add to the loss {self.loss:.2f} "
             f"times what it adds with DP-GD, and to the squared gradient norm {self.squared_gradient_norm:.2f} times"
@@ -64,7 +62,7 @@ class Interval(NamedTuple):
 
 
 def best_interval(rounds: int, step: float, noise: float, split: float, schedule: str = "constant") -> Interval:
-    """Return the interval of least noise in the loss, or 1 where none is better than DP-GD.
+    """Return the interval of least noise in the loss, or 1 where DIFF2 is not clearly better than DP-GD.
 
     With a step that decays it is 1: the last, small steps average the fresh noise of DP-GD, but not noise that stays
     for a cycle. On runs with a cosine the intervals of constant steps cost up to half of the loss.
@@ -76,14 +74,31 @@ def best_interval(rounds: int, step: float, noise: float, split: float, schedule
         split: u.
         schedule: of the learning rate.
 
-    >>> best_interval(2000, step=1.25, noise=0.0006, split=1.25)[0], best_interval(2000, 1.25, 0.006, 1.25)[0]
-    (22, 1)
+    >>> best_interval(2000, step=0.5, noise=0.0006, split=1.25)[0], best_interval(2000, 0.5, 0.06, 1.25)[0]
+    (24, 1)
     """
     if schedule != "constant":
-        return Interval(1, 1.0, 1.0, schedule)
-    candidates = [Interval(T, *_variance(T, step, noise, split)) for T in _intervals(min(MOST, rounds))]
-    best = min(candidates, key=lambda one: one.loss, default=Interval(1, 1.0, 1.0))
-    return best if best.loss <= 1 - LEAST_GAIN else Interval(1, 1.0, 1.0)
+        return Interval(
+            1,
+            cause=f"a step that decays ({schedule!r}) averages the noise of DP-GD as well, and differences then gain "
+            "nothing",
+        )
+    if step > LONGEST_STEP:
+        return Interval(
+            1,
+            cause=f"learning_rate * clip_smoothness is {step:.3g}; DIFF2 is proved to converge up to {LONGEST_STEP}",
+        )
+    candidates = [
+        Interval(T, *_variance(T, step, noise, split)) for T in _intervals(min(MOST, rounds, int(LONGEST_CYCLE / step)))
+    ]
+    best = min(candidates, key=lambda one: one.loss, default=Interval(1))
+    if best.loss <= 1 - LEAST_GAIN:
+        return best
+    return Interval(
+        1,
+        cause="with this budget, number of records and learning rate the noise of differences would cost more than "
+        "fewer restarts save",
+    )
 
 
 def _variance(T: int, step: float, noise: float, split: float) -> tuple[float, float]:
