@@ -31,6 +31,7 @@ kddcup99-paper        kddcup99            3  paper  $paper  halved
 kddcup99-all          kddcup99            3  paper  $paper  halved-full
 kddcup99-scaled       kddcup99_scaled     3  paper  gd,dpgd  full
 blog-paper            blog_feedback       3  paper  $paper  halved
+blog-all              blog_feedback       3  paper  $paper  halved-full
 california-ours       california_housing  3  exact  $ours   halved
 gas-ours              gas_turbine         3  exact  $ours   halved
 california-paper-5    california_housing  5  paper  $paper  full
