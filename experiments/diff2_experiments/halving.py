@@ -3,8 +3,8 @@
 Every setting is tried with the learning-rate search as always, but only up to a number of rounds, under the noise of
 the whole run; then the best go on, by train loss and, as many, by squared gradient norm (or by one of them), each the
 least over the rounds so far. Whatever goes on starts again from round 1, so its full runs are those of the full grid,
-to the bit. The rule is written down in ``[halving]`` before anything runs, and is the same for all methods. Seed 0
-decides for all seeds, or, as in the paper, each seed for itself (``each_seed``).
+to the bit. The rule is written down in ``[halving]`` before anything runs, and is the same for all methods. The first
+seed decides for all seeds, or, as in the paper, each seed for itself (``each_seed``).
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Halving:
         rounds: when settings are compared, each with the first rate that survived until then.
         keep: how many go on each time, by each criterion.
         by: the criteria, of which each chooses settings of its own.
-        each_seed: each seed decides for itself, not seed 0 for all.
+        each_seed: each seed decides for itself, not the first for all.
     """
 
     rounds: tuple[int, ...] = (200, 600)
@@ -88,7 +88,7 @@ class Halving:
         steps = [
             f"after {rounds:,} rounds the best {keep}" for rounds, keep in zip(self.rounds, self.keep, strict=True)
         ]
-        seeds = "each seed by itself" if self.each_seed else "with seed 0 for all seeds"
+        seeds = "each seed by itself" if self.each_seed else "with the first seed for all seeds"
         first, *others = (CRITERIA[criterion] for criterion in self.by)
         by = "".join([f"by {first}", *(f" and as many by {other}" for other in others)])
         return f"{', '.join(steps)} {by} go on, {seeds}"

@@ -37,6 +37,7 @@ def reproduce(
     epsilons: Sequence[float] | None = None,
     accountings: Sequence[str] | None = None,
     seeds: int = 5,
+    first_seed: int = 0,
     grid: str = FULL,
     jobs: int = 1,
     command: str = "",
@@ -50,7 +51,8 @@ def reproduce(
         names: of the methods; by default all ``[tune.NAME]`` tables of the file.
         epsilons: budgets; by default the one of ``[privacy]``.
         accountings: ``"paper"``, ``"exact"`` or both; by default the one of ``[privacy]``.
-        seeds: how many; they are 0, 1, ...
+        seeds: how many; they are ``first_seed``, ``first_seed + 1``, ...
+        first_seed: the least of them.
         grid: ``"full"``, ``"reduced"``, ``"halved"``: the reduced one, of which ``[halving]`` leaves a few settings, or
             ``"halved-full"``: the full one, so halved.
         jobs: settings tried at the same time, one thread each.
@@ -58,6 +60,7 @@ def reproduce(
         report: called before the first setting and after each.
     """
     at_least("seeds", seeds, 1)
+    at_least("first_seed", first_seed, 0)
     one_of("grid", grid, GRIDS)
     rules = list(dict.fromkeys(accountings or [file.privacy.accounting]))
     for accounting in rules:
@@ -87,13 +90,14 @@ def reproduce(
         }
 
     each_seed = file.halving.each_seed
-    chosen = for_each(range(seeds) if each_seed else [0])
+    all_seeds = range(first_seed, first_seed + seeds)
+    chosen = for_each(all_seeds if each_seed else [first_seed])
     if thinned:
         chosen = halved(chosen, file.halving, candidates, tables, directory, jobs=jobs, report=report)
     cases: dict[Case, list[Candidate]] = {}
-    for case in for_each(range(seeds)):
+    for case in for_each(all_seeds):
         accounting, epsilon, seed, name = case
-        cases[case] = candidates(case, chosen[accounting, epsilon, seed if each_seed else 0, name])
+        cases[case] = candidates(case, chosen[accounting, epsilon, seed if each_seed else first_seed, name])
     wanted = {one.attempts[0].key: one for some in cases.values() for one in some}
     runs, _ = tune(list(wanted.values()), tables, directory, jobs=jobs, report=report)
     by_name = {method.name: method for method in grids}

@@ -8,8 +8,8 @@
 #   experiments/diff2_experiments/paper/run_all.sh STORES --list                    # which there are, and which are done
 #
 # A stage leaves STORES/DATASET/runs.jsonl, its tables and figures in STORES/DATASET/found/NAME, and a line in
-# STORES/progress.log. JOBS (2) settings are tried at the same time, with one thread each, for SEEDS (5) seeds; DIFF2
-# names the command.
+# STORES/progress.log. JOBS (2) settings are tried at the same time, with one thread each, for SEEDS (5) seeds from
+# FIRST_SEED (0) on, which has stores of its own; DIFF2 names the command.
 set -u
 cd "$(dirname "$0")/../../.."
 stores=${1:?usage: run_all.sh STORES [NAME ... | --list]}
@@ -17,6 +17,7 @@ shift
 diff2=${DIFF2:-diff2}
 jobs=${JOBS:-2}
 seeds=${SEEDS:-5}
+first_seed=${FIRST_SEED:-0}
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 
 paper=gd,dpgd,diff2
@@ -63,7 +64,7 @@ run() {
     [ -e "$stores/done/$name" ] && return
     log "$name starts"
     if "$diff2" reproduce --dataset "$experiment" --epsilon "$epsilon" --accounting "$accounting" \
-        --algorithms "$methods" --seeds "$seeds" --grid "$grid" --jobs "$jobs" --out "$out"; then
+        --algorithms "$methods" --seeds "$seeds" --first-seed "$first_seed" --grid "$grid" --jobs "$jobs" --out "$out"; then
         mkdir -p "$out/found/$name"
         find "$out" -maxdepth 1 -type f ! -name runs.jsonl ! -name store-id -exec mv -t "$out/found/$name" {} +
         log "$name done after $((SECONDS - began)) s" | tee "$stores/done/$name"

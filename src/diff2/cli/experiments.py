@@ -14,7 +14,7 @@ from .options import DataDir, Json, Quiet, Seed, given, parse_epsilons, parse_na
 PACKAGES = ("diff2_experiments", "joblib", "matplotlib", "torch")
 
 Epsilons = Annotated[str | None, typer.Option(metavar="E,...", help="Budgets; default: that of \\[privacy].")]
-Seeds = Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ... of noise and starting point.")]
+Seeds = Annotated[int, typer.Option(min=1, help="How many seeds of noise and starting point: 0, 1, ...")]
 
 
 def compare(
@@ -70,6 +70,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs, tables, figures and report.html go.")],
     epsilon: Epsilons = None,
     seeds: Seeds = 5,
+    first_seed: Annotated[int, typer.Option(min=0, help="The least of the seeds; others than 0 are fresh ones.")] = 0,
     grid: Annotated[str, typer.Option(help="full, reduced, halved (reduced, then halving), halved-full.")] = "full",
     accounting: Annotated[
         str | None, typer.Option(metavar="RULE,...", help="paper, exact, or both; default: that of \\[privacy].")
@@ -90,7 +91,8 @@ def reproduce(
     Tuning is NOT private: it uses exact losses. Use public data.
     """
     budgets = None if epsilon is None else parse_epsilons(epsilon)
-    words = given({"epsilon": epsilon, "accounting": accounting, "algorithms": algorithms})
+    options = {"epsilon": epsilon, "accounting": accounting, "algorithms": algorithms, "first-seed": first_seed or None}
+    words = given(options)
     again = ["diff2", "reproduce", "--dataset", dataset, *words, "--seeds", seeds, "--grid", grid, "--out", out]
     with ending(_resume(again, data_dir, jobs)):
         _require_packages()
@@ -103,7 +105,7 @@ def reproduce(
         with progress_bar(label="tuning", unit="runs", show=shown(quiet or as_json)) as report:
             found, runs = run_reproduction(
                 file, out, names=parse_names(algorithms), epsilons=budgets, accountings=parse_names(accounting),
-                seeds=seeds, grid=grid, jobs=jobs, command=command(*again), report=report,
+                seeds=seeds, first_seed=first_seed, grid=grid, jobs=jobs, command=command(*again), report=report,
             )  # fmt: skip
         rows, files = write_files(found, runs)
         if as_json:
