@@ -54,6 +54,7 @@ CATALOGUE = {
     "diff2, T = R": diff2_with(restart_interval=ROUNDS),
     "diff2, T > R": diff2_with(restart_interval=99),
     "diff2, one round": diff2_with(rounds=1),
+    "diff2, early restarts": diff2_with(restart_interval=6, early_restarts=True),
     "diff2, u = 2": diff2_with(budget_split=2.0),
     "diff2, momentum": diff2_with(Momentum(0.02)),
     "diff2, nesterov": diff2_with(Nesterov(0.02)),

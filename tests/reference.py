@@ -7,7 +7,7 @@ mechanism adds; without it, nothing is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -84,6 +84,7 @@ def diff2(
     clip_smoothness: float,
     learning_rate: float,
     cap: bool = False,
+    restarts: Collection[int] | None = None,
     local_steps: int = 1,
     local_clip_smoothness: float = math.inf,
     noise: Noise = no_noise,
@@ -96,7 +97,7 @@ def diff2(
     path: list[list[np.ndarray]] = []
     x, before, estimate = start, start, np.zeros_like(start)
     for r in range(1, rounds + 1):
-        if (r - 1) % restart_interval == 0:
+        if r in restarts if restarts is not None else (r - 1) % restart_interval == 0:
             estimate = problem.gradient(x, clip_gradient) + noise(r, "gradient", 0, clip_gradient)
         else:
             radius = clip_smoothness * np.linalg.norm(x - before)

@@ -72,7 +72,8 @@ def algorithm_of(task: Task, problem: Problem) -> Algorithm:
         )
         return Diff2(rounds // LOCAL_STEPS, task.interval, radius, problem.clip_smoothness, local)
     if task.method.startswith("diff2"):
-        return Diff2(rounds, task.interval, radius, problem.clip_smoothness, routine)
+        early = task.method == "diff2_early"
+        return Diff2(rounds, task.interval, radius, problem.clip_smoothness, routine, early_restarts=early)
     return DPGD(rounds, radius, routine)
 
 

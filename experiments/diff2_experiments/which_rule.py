@@ -3,7 +3,8 @@ r"""Whether ``restart_interval="auto"`` keeps its promise: never worse than DP-G
 That is for the mean over the seeds, in the loss and in the squared gradient norm.
 
 At every size and learning rate of ``which_algorithm``, with a constant step, the rule is asked. Where it chooses an
-interval above 1, DIFF2 with it and DP-GD with the same rate are run with the same seeds, and compared.
+interval above 1, DP-GD with the same rate, DIFF2 with that interval and early restarts, as the rule has it, and DIFF2
+with that interval alone are run with the same seeds, and compared.
 
     python -m diff2_experiments.which_rule STORE [quadratic california_housing covertype] --table which-rule.csv
 
@@ -13,12 +14,12 @@ Everything measured is exact, so this is **not private**; it is for public table
 from __future__ import annotations
 
 import csv
-import statistics
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from diff2.algorithms import Diff2
@@ -32,7 +33,12 @@ from .which_algorithm import COMMON_RATES, RATES, Task, finish
 from .which_problems import CLIENTS, DELTA, PROBLEMS, Problem
 
 SIZES = (1e3, 1e4, 3e4, 1e5, 3e5, 1e6)  # N mu
-FIELDS = ("problem", "size", "rate", "interval", "loss", "worst_loss", "squared_gradient_norm", "seeds")
+MEASURES = {"loss": "train_loss", "norm": "squared_gradient_norm"}
+FIELDS = (
+    "problem", "size", "rate", "interval", "loss", "worst_loss", "norm", "norm_low", "norm_high",
+    "loss_without", "norm_without", "seeds",
+)  # fmt: skip
+DRAWS = 4000
 
 
 def chosen_interval(problem: Problem, size: float, rate: float) -> int:
@@ -45,42 +51,53 @@ def chosen_interval(problem: Problem, size: float, rate: float) -> int:
         return plan(algorithm, budget, sizes, dimension=problem.dimension).algorithm.restart_interval  # type: ignore[attr-defined]
 
 
-def pairs(problem: str, sizes: Sequence[float], seeds: Sequence[int]) -> Iterator[tuple[Task, Task]]:
-    """Yield DP-GD and DIFF2 wherever the rule takes DIFF2, for each seed."""
+def contests(problem: str, sizes: Sequence[float], seeds: Sequence[int]) -> Iterator[tuple[Task, ...]]:
+    """Yield DP-GD, DIFF2 as the rule has it, and DIFF2 without early restarts, wherever the rule takes DIFF2."""
     for size in sizes:
         for rate in RATES.get(problem, COMMON_RATES):
             interval = chosen_interval(PROBLEMS[problem], size, rate)
             for seed in seeds if interval > 1 else ():
-                yield (
-                    Task(problem, "dpgd", "constant", size, rate, 1, seed),
-                    Task(problem, "diff2", "constant", size, rate, interval, seed),
+                yield tuple(
+                    Task(problem, method, "constant", size, rate, T, seed)
+                    for method, T in (("dpgd", 1), ("diff2_early", interval), ("diff2", interval))
                 )
 
 
-def compared(runs: Sequence[tuple[Run, Run]]) -> list[dict[str, Any]]:
-    """Return a row for each setting: ratios of the means over the seeds, DIFF2's to DP-GD's, and the worst of a seed.
+def compared(runs: Sequence[Sequence[Run]]) -> list[dict[str, Any]]:
+    """Return a row for each setting: ratios of the means over the seeds, DIFF2's to DP-GD's.
 
-    A setting with which DP-GD itself diverges is left out.
+    Beside them stand the worst loss of a seed, a 95 % interval of the norm over the seeds, and the ratios without early
+    restarts. A setting with which DP-GD itself diverges is left out.
     """
-    settings: dict[tuple[Any, ...], list[tuple[Run, Run]]] = {}
-    for one, other in runs:
-        settings.setdefault(tuple(other[name] for name in FIELDS[:4]), []).append((one, other))
+    settings: dict[tuple[Any, ...], list[Sequence[Run]]] = {}
+    for contest in runs:
+        settings.setdefault(tuple(contest[1][name] for name in FIELDS[:4]), []).append(contest)
     rows = []
     for place, some in settings.items():
-        if any(one["train_loss"] is None for one, _ in some):
+        if any(one["train_loss"] is None for one, _, _ in some):
             continue
-        ratios = [_ratio([pair], "train_loss") for pair in some]
+        values = {name: _values(some, measure) for name, measure in MEASURES.items()}
+        ratios = {name: measured.mean(0)[1:] / measured.mean(0)[0] for name, measured in values.items()}
+        low, high = _interval(values["norm"])
         rows.append({
-            **dict(zip(FIELDS, place, strict=False)), "loss": _ratio(some, "train_loss"), "worst_loss": max(ratios),
-            "squared_gradient_norm": _ratio(some, "squared_gradient_norm"), "seeds": len(some),
+            **dict(zip(FIELDS, place, strict=False)),
+            "loss": ratios["loss"][0], "worst_loss": (values["loss"][:, 1] / values["loss"][:, 0]).max(),
+            "norm": ratios["norm"][0], "norm_low": low, "norm_high": high,
+            "loss_without": ratios["loss"][1], "norm_without": ratios["norm"][1], "seeds": len(some),
         })  # fmt: skip
     return rows
 
 
-def _ratio(pairs: Sequence[tuple[Run, Run]], measure: str) -> float:
-    if any(other[measure] is None for _, other in pairs):
-        return float("inf")
-    return statistics.fmean(other[measure] for _, other in pairs) / statistics.fmean(one[measure] for one, _ in pairs)
+def _values(contests: Sequence[Sequence[Run]], measure: str) -> np.ndarray:
+    """Return a row for each seed; a run that diverged has an infinite value."""
+    return np.array([[np.inf if run[measure] is None else run[measure] for run in contest] for contest in contests])
+
+
+def _interval(values: np.ndarray) -> tuple[float, float]:
+    """Return the middle 95 % of the ratio of means, over seeds that are drawn with replacement."""
+    drawn = values[np.random.default_rng(0).integers(0, len(values), (DRAWS, len(values)))].mean(1)
+    low, high = np.quantile(drawn[:, 1] / drawn[:, 0], [0.025, 0.975], method="nearest")
+    return low, high
 
 
 def main(
@@ -88,26 +105,27 @@ def main(
     problems: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(PROBLEMS)}; all by default.")] = None,
     table: Annotated[Path, typer.Option(help="Where the ratios go.")] = Path("which-rule.csv"),
     sizes: Annotated[str, typer.Option(help="N mu, separated by commas.")] = ",".join(map(str, SIZES)),
-    seeds: Annotated[int, typer.Option(min=1)] = 10,
-    first_seed: Annotated[int, typer.Option(min=0, help="The rule was chosen with seeds below 20.")] = 20,
+    seeds: Annotated[int, typer.Option(min=1)] = 30,
+    first_seed: Annotated[int, typer.Option(min=0, help="The rule was chosen with seeds below 100.")] = 100,
     jobs: Annotated[int, typer.Option(min=1)] = 1,
     data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Look there for tables.")] = None,
 ) -> None:
     """Run DIFF2 with the interval of the rule beside DP-GD, and print how they compare."""
     numbers = [float(size) for size in sizes.split(",")]
     chosen = range(first_seed, first_seed + seeds)
-    wanted = [pair for name in problems or PROBLEMS for pair in pairs(name, numbers, chosen)]
-    runs = {
-        run["key"]: run for run in finish([task for pair in wanted for task in pair], RunStore(store), jobs, data_dir)
-    }
-    rows = compared([(runs[one.key], runs[other.key]) for one, other in wanted])
+    wanted = [contest for name in problems or PROBLEMS for contest in contests(name, numbers, chosen)]
+    tasks = [task for contest in wanted for task in contest]
+    runs = {run["key"]: run for run in finish(tasks, RunStore(store), jobs, data_dir)}
+    rows = compared([[runs[task.key] for task in contest] for contest in wanted])
     with table.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, FIELDS)
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(
+            {name: f"{one:.6g}" if isinstance(one, float) else one for name, one in row.items()} for row in rows
+        )
     for row in rows:
         print(*(f"{value:.4g}" if isinstance(value, float) else value for value in row.values()))
-    loss, norm = (max((row[name] for row in rows), default=0) for name in ("loss", "squared_gradient_norm"))
+    loss, norm = (max((row[name] for row in rows), default=0) for name in MEASURES)
     print(f"{len(rows)} settings; largest ratio of mean losses {loss:.4f}, of mean squared gradient norms {norm:.4f}")
 
 

@@ -374,9 +374,10 @@ def test_plan_suggests_interval_and_split():
 def test_plan_says_which_interval_it_chose_and_what_that_is_worth():
     words = ["plan", "--epsilon", 3, "--delta", 1e-6, "--rounds", 2000, "--restart-interval", "auto", "--clip-gradient",
              3, "--clip-smoothness", 10, "--learning-rate", 0.03125, "--dimension", 101, "--sizes"]  # fmt: skip
-    assert json.loads(diff2_here(*words, "16510x10", "--json").stdout)["restart_interval"] == 38
+    document = json.loads(diff2_here(*words, "16510x10", "--json").stdout)
+    assert (document["restart_interval"], document["early_restarts"]) == (75, True)
     shown = " ".join(diff2_here(*words, "16510x10").stdout.split())
-    assert "'auto' is 38: noise is expected to add to the loss 0.92 times" in shown
+    assert "'auto' is 75, with early_restarts: noise is expected to add to the loss 0.89 times" in shown
     few = " ".join(diff2_here(*words, "1651x10").output.split())
     assert few.count("'auto' is 1, which is DP-GD") == 1
 

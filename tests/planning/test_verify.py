@@ -22,6 +22,7 @@ FREE = {
     "engine",
     "columns",
     "run_file",
+    "algorithm.early_restarts",  # with an interval of up to 3, as here; the test below has a longer one
     *(f"algorithm.{name}" for name in ("routine", "clip_smoothness", "cap", "least_gain", "local_learning_rate")),
 }
 FREE_OF_FITS = {  # what is asked for; of a choice, among how many
@@ -67,6 +68,13 @@ def test_what_passes_with_a_new_chain_is_on_the_list(kind, tmp_path):
     unknown = {name for name in passed if not any(name == free or name.startswith(f"{free}.") for free in known)}
     assert not unknown
     assert {"version", "engine"} <= passed
+
+
+def test_early_restarts_that_move_a_gradient_cannot_be_claimed_or_denied(tmp_path):
+    lines, file = lines_of("diff2, early restarts"), tmp_path / "ledger.jsonl"
+    for changed in [lines[0].replace('"early_restarts": true', '"early_restarts": false')]:
+        assert changed != lines[0]
+        assert "gradient" in (outcome(file, rechained([changed, *lines[1:]])) or "")
 
 
 @pytest.mark.parametrize("kind", ["diff2", "dpfedavg"])

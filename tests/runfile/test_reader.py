@@ -200,7 +200,7 @@ def test_all_that_is_wrong_is_said_at_once(read):
         read(
             ("hidden = [10]", "hiden = [10]"),
             ('"softplus"', "3"),
-            ("rounds = 2000", "rounds = '2000'\nrestart = 4"),
+            ("rounds = 2000", "rounds = '2000'\nrestart_int = 4"),
             ("clip_gradient = 3.0\n", ""),
             ("clip_smoothness = 10", "clip_smoothness = -10.0\nbudget_split = 0.5"),
             ("learning_rate = 0.125", "learning-rate = 0.125"),
@@ -214,7 +214,7 @@ def test_all_that_is_wrong_is_said_at_once(read):
     for piece in (
         "unknown table 'dta'; did you mean 'data'?",
         "[routine] has no key 'learning-rate'; did you mean 'learning_rate'?",
-        "[algorithm] has no key 'restart'; did you mean 'restart_interval'?",
+        "[algorithm] has no key 'restart_int'; did you mean 'restart_interval'?",
         "[algorithm] needs the key 'clip_gradient'",
         "[algorithm] rounds: expected a whole number, got '2000'",
         "[model] has no key 'hiden'; did you mean 'hidden'?",

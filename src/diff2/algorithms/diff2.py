@@ -4,6 +4,8 @@ r"""The DIFF2 gradient estimator: a private running sum of gradient differences 
     \tilde v_r &= \text{noisy clipped gradient at } x_{r-1}                                  & (r-1) \bmod T = 0 \\
     \tilde v_r &= \tilde v_{r-1} + \text{noisy clipped difference } x_{r-2} \to x_{r-1}      & \text{otherwise}
 
+The restarts of the paper come every T rounds; with ``early_restarts`` the first cycles are shorter (``restarts.py``).
+
 A difference is clipped to :math:`C_2 \lVert x_{r-1} - x_{r-2} \rVert`, and with ``cap`` to :math:`2 C_1` where that is
 smaller (two gradients of norm at most :math:`C_1` differ by no more). The radius depends on released iterates alone,
 hence costs no privacy. The noise is added to the increment first and the sum to the previous estimate afterwards: in
@@ -26,6 +28,7 @@ from ..routines import GradientDescent, Routine
 from .base import Algorithm, above_one
 from .dpgd import DPGD
 from .interval import AUTO, Interval, best_interval
+from .restarts import Restarts
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Diff2(Algorithm):
     Args:
         rounds: R.
         restart_interval: T. A fresh gradient every T rounds; 1 is DP-GD. ``"auto"`` chooses it from public numbers
-            when the run is built, with gradient descent as the routine (``interval.py``).
+            when the run is built, with gradient descent as the routine (``interval.py``), and restarts early.
         clip_gradient: C_1, the radius for a record's gradient.
         clip_smoothness: C_2; a record's difference is clipped to C_2 times the distance between the two iterates.
         routine: what to do with the estimate.
@@ -43,6 +46,8 @@ class Diff2(Algorithm):
             releases itself it gets a third, and restarts and differences share the rest; or give the paper's pair
             (u_1, u_2) with 1/u_1 + 1/u_2 < 1, which leaves the rest to the routine.
         cap: clip differences to at most 2 C_1. ``False`` is the paper.
+        early_restarts: restart in rounds 1, 4, 16, 64, ..., too, for as long as those are closer together than T.
+            ``False`` is the paper.
     """
 
     rounds: int
@@ -52,6 +57,7 @@ class Diff2(Algorithm):
     routine: Routine
     budget_split: float | tuple[float, float] = 1.25
     cap: bool = True
+    early_restarts: bool = False
     name: ClassVar[str] = "diff2"
 
     def __post_init__(self) -> None:
@@ -64,7 +70,7 @@ class Diff2(Algorithm):
         _check_split(self.budget_split)
 
     def questions(self, round: int, population: Population) -> Iterable[Question]:
-        if self._restarts(round):
+        if self.restarts.at(round):
             yield Question.gradient(self.clip_gradient)
         else:
             cap = 2 * self.clip_gradient if self.cap else math.inf
@@ -92,7 +98,8 @@ class Diff2(Algorithm):
         found = self.interval(sigma(DPGD(self.rounds, self.clip_gradient, self.routine)), dimension)
         if found.restart_interval == 1:
             warnings.warn(found.reason, NoGainWarning, stacklevel=3)
-        return replace(self, restart_interval=found.restart_interval)
+        T = found.restart_interval
+        return replace(self, restart_interval=T, early_restarts=T > 1)
 
     def interval(self, sigma: float, dimension: int) -> Interval:
         """Return the restart interval for DP-GD's noise of this standard deviation, in units of C1."""
@@ -113,7 +120,7 @@ class Diff2(Algorithm):
     def estimate(self, state: State, round: Round) -> tuple[Estimate, State]:
         question, r = round.questions[0], round.number
         if question.kind == GRADIENT:
-            mean = round.ask(question, round.params, remember=r < self.rounds and not self._restarts(r + 1))
+            mean = round.ask(question, round.params, remember=r < self.rounds and not self.restarts.at(r + 1))
             base, variance = 0.0, 0.0
         else:
             mean = round.ask(question, round.params, state["previous_params"])
@@ -133,8 +140,10 @@ class Diff2(Algorithm):
             raise InvalidArgument("restart_interval='auto' is chosen by plan(..., dimension=...); give a number here")
         return int(self.restart_interval)
 
-    def _restarts(self, r: int) -> bool:
-        return (r - 1) % self.T == 0
+    @property
+    def restarts(self) -> Restarts:
+        """The rounds that take a fresh gradient, where T is a number."""
+        return Restarts(self.T, self.early_restarts)
 
 
 def _check_split(budget_split: Any) -> None:

@@ -9,33 +9,37 @@ the j-th difference in the T - j that follow, so
     \operatorname{Var} x = \frac{(1 - a^T)^2 \sigma_1^2 + \sum_{j=1}^{T-1} (1 - a^{T-j})^2 \sigma_2^2}
                                 {h^2 (1 - a^{2T})} .
 
-With the share 1/u of the budget for restarts, :math:`\sigma_1^2 = \sigma^2 u / T` and
-:math:`\sigma_2^2 = \sigma^2 \rho^2`, :math:`\rho^2 = (C_2 \eta \lVert v \rVert / C_1)^2 (1 - 1/T)\, u / (u - 1)`. The
-estimate v is a gradient of length :math:`C_1 / 100` and its own noise, whose length follows from
-:math:`\kappa^2 = d \sigma^2 / C_1^2`:
+Let n of the R rounds restart, early ones included. With the share 1/u of the budget for them,
+:math:`\sigma_1^2 = \sigma^2 u n / R` and :math:`\sigma_2^2 = \sigma^2 \rho^2`,
+:math:`\rho^2 = (C_2 \eta \lVert v \rVert / C_1)^2 (1 - n/R)\, u / (u - 1)`. The estimate v is a gradient of length
+:math:`C_1 / 100` and its own noise, whose length follows from :math:`\kappa^2 = d \sigma^2 / C_1^2`:
 
 .. math::
-    \lVert v \rVert^2 / C_1^2 = 10^{-4} + \kappa^2 \left( u / T + \rho^2 (T - 1) / 2 \right) .
+    \lVert v \rVert^2 / C_1^2 = 10^{-4} + \kappa^2 \left( u n / R + \rho^2 (T - 1) / 2 \right) .
 
 Where that has no solution the noise of the differences feeds itself, and the run drowns in it. In flat directions
 (:math:`\eta h T \ll 1`) DIFF2 varies u times as much as DP-GD; it gains in steep ones. Curvatures are taken as spread
 evenly, on a logarithmic scale, over two decades below :math:`\min(C_2, 1/\eta)`, and T is the one of least variance in
 the loss, :math:`h \operatorname{Var} x`.
 
-The model knows neither clipping nor long steps, with which the gradients reached on tables were larger than with DP-GD.
-So :math:`C_2 \eta` is at most 1/2, as in the paper's proof of convergence, and T at most
-:math:`C_1 / (2 C_2 \eta \lVert v \rVert)` for estimates of length :math:`C_1 / 25`, with which the differences of a
-cycle add up to half of :math:`C_1`. docs/which-algorithm.md compares the rule with runs.
+The model knows neither clipping nor long steps. Gradients that are clipped at the start send a first long cycle astray,
+so the first cycles are short (``restarts.py``). Steps of :math:`C_2 \eta > 1`, twice what the paper's proof of
+convergence allows, made the gradients of a table up to 1.35 times as large as DP-GD's, so they get T = 1. A cycle is at
+most a twentieth of the rounds: what goes wrong in it costs no more than that. docs/which-algorithm.md compares the rule
+with runs.
 """
 
 import math
 from typing import NamedTuple
 
+from .restarts import Restarts
+
 AUTO = "auto"
 GRADIENT = 0.01  # length of a gradient near the end of a run, in units of C1
 DECADES, POINTS = 2.0, 41  # of curvatures
 LEAST, MOST = 3, 200  # a shorter cycle is not worth its differences
-LONGEST_STEP, LONGEST_CYCLE = 0.5, 12.5  # in units of the learning rate 1 / C2
+LONGEST_STEP = 1.0  # learning rate times C2
+LONGEST_CYCLE = 0.05  # of the rounds
 LEAST_GAIN = 0.05  # in the loss; below that DP-GD is the simpler choice
 FEEDBACK = 0.5  # of the noise that differences may feed back
 
@@ -56,8 +60,9 @@ class Interval(NamedTuple):
         if self.restart_interval == 1:
             return f"restart_interval='auto' is 1, which is DP-GD: {self.cause}"
         return (
-            f"restart_interval='auto' is {self.restart_interval}: noise is expected to add to the loss {self.loss:.2f} "
-            f"times what it adds with DP-GD, and to the squared gradient norm {self.squared_gradient_norm:.2f} times"
+            f"restart_interval='auto' is {self.restart_interval}, with early_restarts: noise is expected to add to the "
+            f"loss {self.loss:.2f} times what it adds with DP-GD, and to the squared gradient norm "
+            f"{self.squared_gradient_norm:.2f} times"
         )
 
 
@@ -75,7 +80,7 @@ def best_interval(rounds: int, step: float, noise: float, split: float, schedule
         schedule: of the learning rate.
 
     >>> best_interval(2000, step=0.5, noise=0.0006, split=1.25)[0], best_interval(2000, 0.5, 0.06, 1.25)[0]
-    (24, 1)
+    (51, 1)
     """
     if schedule != "constant":
         return Interval(
@@ -86,10 +91,11 @@ def best_interval(rounds: int, step: float, noise: float, split: float, schedule
     if step > LONGEST_STEP:
         return Interval(
             1,
-            cause=f"learning_rate * clip_smoothness is {step:.3g}; DIFF2 is proved to converge up to {LONGEST_STEP}",
+            cause=f"learning_rate * clip_smoothness is {step:.3g}; above {LONGEST_STEP:g} DIFF2 may lose or diverge",
         )
     candidates = [
-        Interval(T, *_variance(T, step, noise, split)) for T in _intervals(min(MOST, rounds, int(LONGEST_CYCLE / step)))
+        Interval(T, *_variance(T, step, noise, split, Restarts(T, early=True).count(rounds) / rounds))
+        for T in _intervals(min(MOST, int(LONGEST_CYCLE * rounds)))
     ]
     best = min(candidates, key=lambda one: one.loss, default=Interval(1))
     if best.loss <= 1 - LEAST_GAIN:
@@ -101,19 +107,22 @@ def best_interval(rounds: int, step: float, noise: float, split: float, schedule
     )
 
 
-def _variance(T: int, step: float, noise: float, split: float) -> tuple[float, float]:
-    """Return the variance of DIFF2's iterates in the loss and in the squared gradient norm, in units of DP-GD's."""
-    reach = step**2 * (1 - 1 / T) * split / (split - 1)
+def _variance(T: int, step: float, noise: float, split: float, restarts: float) -> tuple[float, float]:
+    """Return the variance of DIFF2's iterates in the loss and in the squared gradient norm, in units of DP-GD's.
+
+    ``restarts`` is their share of the rounds.
+    """
+    reach = step**2 * (1 - restarts) * split / (split - 1)
     fed_back = reach * noise * (T - 1) / 2
     if fed_back > FEEDBACK:
         return math.inf, math.inf
-    difference = reach * (GRADIENT**2 + noise * split / T) / (1 - fed_back)
+    difference = reach * (GRADIENT**2 + noise * split * restarts) / (1 - fed_back)
     loss, norm = [0.0, 0.0], [0.0, 0.0]
     for place in range(POINTS):
         h = min(step, 1.0) * 10 ** (-DECADES * place / (POINTS - 1))  # curvature times learning rate
         kept = 1 - h
         later = T - 1 - 2 * _powers(kept, T) + _powers(kept**2, T)
-        variance = ((1 - kept**T) ** 2 * split / T + later * difference) / h**2 / (1 - kept ** (2 * T))
+        variance = ((1 - kept**T) ** 2 * split * restarts + later * difference) / h**2 / (1 - kept ** (2 * T))
         for of, part in enumerate((variance, 1 / (1 - kept**2))):
             loss[of] += h * part
             norm[of] += h**2 * part

@@ -56,7 +56,7 @@ class Agreement(AmongSites):
         if getattr(self.algorithm, "restart_interval", None) == AUTO:
             raise InvalidArgument(
                 "restart_interval='auto' is chosen where the run is built; for a run at sites give the number that "
-                "'diff2 plan' names"
+                "'diff2 plan' names, with early_restarts = true"
             )
         super().__post_init__()
 

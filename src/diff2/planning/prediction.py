@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from .._validate import at_least, positive
 from ..algorithms import DPGD, Diff2
+from ..algorithms.restarts import Restarts
 from ..privacy import Budget
 from ..questions import DIFFERENCE, GRADIENT, Protection
 from ..routines import GradientDescent
@@ -68,35 +69,40 @@ class NoisePrediction:
         return {"rho": self.rho, **rows}
 
 
-def relative_error(restart_interval: int, share: float, rho: float, rounds: int | None = None) -> float:
+def relative_error(
+    restart_interval: int, share: float, rho: float, rounds: int | None = None, *, early: bool = False
+) -> float:
     """Return the squared noise of DIFF2 in units of DP-GD's; ``rounds=None`` is the limit of a long run.
 
     Args:
         restart_interval: T.
         share: w = 1/u of the budget, for restarts.
         rho: radius of a difference / radius of a gradient.
+        early: with early restarts; they need ``rounds``.
 
     >>> round(relative_error(20, 0.8, rho=0.1), 3)
     0.514
     """
-    cycle = _cycle(restart_interval, rounds)
+    cycle = _cycle(restart_interval, rounds, early)
     if cycle.differences == 0:
         return 1.0
     return cycle.restarts / share + cycle.differences * rho**2 / (1 - share) * cycle.summed
 
 
-def best_share(restart_interval: int, rho: float, rounds: int | None = None) -> float:
+def best_share(restart_interval: int, rho: float, rounds: int | None = None, *, early: bool = False) -> float:
     """Return w*, the share of the budget for restarts that gives the least noise.
 
     >>> round(best_share(13, rho=0.1), 2)
     0.54
     """
-    cycle = _cycle(restart_interval, rounds)
+    cycle = _cycle(restart_interval, rounds, early)
     restarts = math.sqrt(cycle.restarts)
     return restarts / (restarts + rho * math.sqrt(cycle.differences * cycle.summed))
 
 
-def best_interval(rho: float, *, share: float | None = None, rounds: int | None = None) -> tuple[int, float, float]:
+def best_interval(
+    rho: float, *, share: float | None = None, rounds: int | None = None, early: bool = False
+) -> tuple[int, float, float]:
     """Return the T of least noise with its share and relative error; ``share=None`` takes the best one for each T.
 
     >>> T, share, error = best_interval(0.1)
@@ -107,8 +113,8 @@ def best_interval(rho: float, *, share: float | None = None, rounds: int | None 
     last = rounds if rounds is not None else math.ceil(4 / rho) + 2
 
     def score(T: int) -> tuple[float, float]:
-        w = best_share(T, rho, rounds) if share is None else share
-        return relative_error(T, w, rho, rounds), w
+        w = best_share(T, rho, rounds, early=early) if share is None else share
+        return relative_error(T, w, rho, rounds, early=early), w
 
     T = min(range(1, last + 1), key=lambda T: score(T)[0])
     error, w = score(T)
@@ -142,14 +148,14 @@ def predict_noise(
     def prediction(T: int, share: float, relative: float) -> Choice:
         return Choice(T, None if T == 1 else 1 / share, relative, relative * unit)
 
-    shares, T = algorithm.shares(), min(algorithm.T, rounds)
+    shares, T, early = algorithm.shares(), min(algorithm.T, rounds), algorithm.early_restarts
     share = shares[GRADIENT] / (shares[GRADIENT] + shares[DIFFERENCE])
     return NoisePrediction(
         rho=rho,
         dpgd=prediction(1, 1.0, 1.0),
-        given=prediction(T, share, relative_error(T, share, rho, rounds)),
-        best_interval=prediction(*best_interval(rho, share=share, rounds=rounds)),
-        best=prediction(*best_interval(rho, rounds=rounds)),
+        given=prediction(T, share, relative_error(T, share, rho, rounds, early=early)),
+        best_interval=prediction(*best_interval(rho, share=share, rounds=rounds, early=early)),
+        best=prediction(*best_interval(rho, rounds=rounds, early=early)),
     )
 
 
@@ -180,11 +186,11 @@ def _sigma(single: DPGD, budget: Budget, sizes: tuple[int, ...], protection: Pro
 
 
 @lru_cache(maxsize=4096)  # asked for again and again, for every rho
-def _cycle(restart_interval: int, rounds: int | None) -> _Cycle:
+def _cycle(restart_interval: int, rounds: int | None, early: bool) -> _Cycle:
     T = restart_interval
     if rounds is None:
         return _Cycle(1 / T, 1 - 1 / T, (T - 1) / 2)
-    whole, rest = divmod(rounds, T)
-    restarts = whole + (rest > 0)
-    summed = whole * T * (T - 1) / 2 + rest * (rest - 1) / 2
+    cycles = Restarts(T, early).cycles(rounds)
+    restarts = sum(many for _, many in cycles)
+    summed = sum(many * length * (length - 1) / 2 for length, many in cycles)
     return _Cycle(restarts / rounds, 1 - restarts / rounds, summed / rounds)

@@ -62,6 +62,7 @@ class Preview:
             "algorithm": noise.algorithm.name,
             "rounds": noise.algorithm.rounds,
             "restart_interval": getattr(noise.algorithm, "restart_interval", None),
+            "early_restarts": getattr(noise.algorithm, "early_restarts", None),
             "client_sizes": list(noise.client_sizes),
             "weighting": population.weighting,
             "unit": population.unit,
