@@ -34,8 +34,13 @@ SCHEDULES = ("constant", "cosine")
 RATES = {"quadratic": (1.0, 0.5, 0.25, 0.125, 0.0625)}
 COMMON_RATES = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125)
 ADAM_RATES = (0.1, 0.03, 0.01, 0.003)
-INTERVALS = {"diff2": (3, 6, 20, 60, 200), "bvr": (3, 6, 20, 60), "diff2_adam": (6, 20)}
-METHODS = ("dpgd", "diff2", "adam", "diff2_adam", "dpsgd", "bvr")
+INTERVALS = {
+    "diff2": (3, 6, 20, 60, 200),
+    "diff2_early": (6, 20, 60, 200),
+    "bvr": (3, 6, 20, 60),
+    "diff2_adam": (6, 20),
+}
+METHODS = ("dpgd", "diff2", "diff2_early", "adam", "diff2_adam", "dpsgd", "bvr")
 MEASURES = ("train_loss", "squared_gradient_norm")
 TUNING_SEED = 1000
 LOOKS = 100

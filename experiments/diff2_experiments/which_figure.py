@@ -24,6 +24,7 @@ from .which_problems import PROBLEMS
 LINES = {
     ("dpgd", "constant"): ("DP-GD, constant step", "#d55e00", "o-"),
     ("diff2", "constant"): ("DIFF2, constant step", "#009e73", "o-"),
+    ("diff2_early", "constant"): ("DIFF2, early restarts, constant", "#56b4e9", "o-"),
     ("dpgd", "cosine"): ("DP-GD, cosine", "#d55e00", "s:"),
     ("diff2", "cosine"): ("DIFF2, cosine", "#009e73", "s:"),
     ("adam", "cosine"): ("DP-GD + Adam, cosine", "#0072b2", "^:"),

@@ -62,16 +62,33 @@ def test_interval_one_is_dpgd():
     assert best_interval(1.9, rounds=50)[0] == 1
 
 
-@given(T=st.integers(1, 40), rounds=st.integers(1, 120), rho=st.floats(0.001, 2.0), share=st.floats(0.05, 0.95))
-def test_finite_run_is_the_mean_over_its_rounds(T, rounds, rho, share):
-    restarts = math.ceil(rounds / T)
-    differences = rounds - restarts
+@given(
+    T=st.integers(1, 40), rounds=st.integers(1, 120), rho=st.floats(0.001, 2.0), share=st.floats(0.05, 0.95),
+    early=st.booleans(),
+)  # fmt: skip
+def test_finite_run_is_the_mean_over_its_rounds(T, rounds, rho, share, early):
+    places, restart, length = [], 1, 0  # of rounds in their cycles
+    while restart <= rounds:
+        length = min(T, 3 * restart) if early else T
+        places += range(length)
+        restart += length
+    places = np.array(places[:rounds])
+    restarts, differences = np.sum(places == 0), np.sum(places > 0)
     if differences == 0:
-        assert relative_error(T, share, rho, rounds) == 1.0
+        assert relative_error(T, share, rho, rounds, early=early) == 1.0
         return
-    summed = np.mean([(r - 1) % T for r in range(1, rounds + 1)])
-    expected = (restarts / share + differences * rho**2 / (1 - share) * summed) / rounds
-    assert relative_error(T, share, rho, rounds) == pytest.approx(expected, rel=1e-12)
+    expected = (restarts / share + differences * rho**2 / (1 - share) * np.mean(places)) / rounds
+    assert relative_error(T, share, rho, rounds, early=early) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("accounting", ["exact", "paper"])
+def test_early_restarts_are_in_the_prediction_as_in_the_plan(accounting):
+    algorithm, protection = Diff2(400, 40, 3.0, 10.0, ROUTINE, early_restarts=True), Protection(accounting=accounting)
+    noise = plan(algorithm, BUDGET, [900], protection)
+    view = predict_noise(algorithm, BUDGET, [900], protection, step_length=0.02)
+    summed = (3 * 2 / 2 + 12 * 11 / 2 + 9 * 40 * 39 / 2 + 25 * 24 / 2) / 400  # cycles of 3, 12, nine times 40, and 25
+    formula = (3.0 * noise.sigma_1) ** 2 + (10.0 * 0.02 * noise.sigma_2) ** 2 * summed
+    assert view.given.error == pytest.approx(formula, rel=1e-9)
 
 
 @given(T=st.integers(2, 60), rounds=st.integers(61, 400), rho=st.floats(0.001, 2.0), other=st.floats(0.01, 0.99))
