@@ -51,16 +51,23 @@ def chosen_interval(problem: Problem, size: float, rate: float) -> int:
         return plan(algorithm, budget, sizes, dimension=problem.dimension).algorithm.restart_interval  # type: ignore[attr-defined]
 
 
-def contests(problem: str, sizes: Sequence[float], seeds: Sequence[int]) -> Iterator[tuple[Task, ...]]:
-    """Yield DP-GD, DIFF2 as the rule has it, and DIFF2 without early restarts, wherever the rule takes DIFF2."""
+def contests(
+    problem: str,
+    sizes: Sequence[float],
+    seeds: Sequence[int],
+    rates: Sequence[float] = (),
+    intervals: Sequence[int] = (),
+) -> Iterator[tuple[Task, ...]]:
+    """Yield DP-GD, DIFF2 as the rule has it, and DIFF2 without early restarts, wherever the rule takes DIFF2.
+
+    With ``intervals`` at these, whatever the rule says.
+    """
     for size in sizes:
-        for rate in RATES.get(problem, COMMON_RATES):
-            interval = chosen_interval(PROBLEMS[problem], size, rate)
-            for seed in seeds if interval > 1 else ():
-                yield tuple(
-                    Task(problem, method, "constant", size, rate, T, seed)
-                    for method, T in (("dpgd", 1), ("diff2_early", interval), ("diff2", interval))
-                )
+        for rate in rates or RATES.get(problem, COMMON_RATES):
+            for T in intervals or [chosen_interval(PROBLEMS[problem], size, rate)]:
+                for seed in seeds if T > 1 else ():
+                    methods = (("dpgd", 1), ("diff2_early", T), ("diff2", T))
+                    yield tuple(Task(problem, method, "constant", size, rate, one, seed) for method, one in methods)
 
 
 def compared(runs: Sequence[Sequence[Run]]) -> list[dict[str, Any]]:
@@ -105,15 +112,21 @@ def main(
     problems: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(PROBLEMS)}; all by default.")] = None,
     table: Annotated[Path, typer.Option(help="Where the ratios go.")] = Path("which-rule.csv"),
     sizes: Annotated[str, typer.Option(help="N mu, separated by commas.")] = ",".join(map(str, SIZES)),
+    rates: Annotated[str, typer.Option(help="Separated by commas; those of which_algorithm by default.")] = "",
+    intervals: Annotated[str, typer.Option(help="To compare instead of the one that the rule chooses.")] = "",
     seeds: Annotated[int, typer.Option(min=1)] = 30,
     first_seed: Annotated[int, typer.Option(min=0, help="The rule was chosen with seeds below 100.")] = 100,
     jobs: Annotated[int, typer.Option(min=1)] = 1,
     data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Look there for tables.")] = None,
 ) -> None:
     """Run DIFF2 with the interval of the rule beside DP-GD, and print how they compare."""
-    numbers = [float(size) for size in sizes.split(",")]
-    chosen = range(first_seed, first_seed + seeds)
-    wanted = [contest for name in problems or PROBLEMS for contest in contests(name, numbers, chosen)]
+    places = (
+        [float(size) for size in sizes.split(",")],
+        range(first_seed, first_seed + seeds),
+        [float(rate) for rate in rates.split(",") if rate],
+        [int(interval) for interval in intervals.split(",") if interval],
+    )
+    wanted = [contest for name in problems or PROBLEMS for contest in contests(name, *places)]
     tasks = [task for contest in wanted for task in contest]
     runs = {run["key"]: run for run in finish(tasks, RunStore(store), jobs, data_dir)}
     rows = compared([[runs[task.key] for task in contest] for contest in wanted])

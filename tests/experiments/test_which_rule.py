@@ -47,6 +47,8 @@ def test_a_run_of_diff2_that_diverges_counts_and_one_of_dpgd_does_not():
 def test_runs_are_wanted_where_the_rule_takes_diff2():
     assert chosen_interval(PROBLEMS["quadratic"], 1e3, 0.5) == 1
     assert list(contests("quadratic", [1e3], range(2))) == []
+    some = list(contests("quadratic", [1e3], (0,), [0.3], [5, 7]))
+    assert {(early.rate, early.interval) for _, early, _ in some} == {(0.3, 5), (0.3, 7)}
     some = list(contests("quadratic", [1e5], (10, 11)))
     assert {single.seed for single, _, _ in some} == {10, 11}
     for single, early, plain in some:

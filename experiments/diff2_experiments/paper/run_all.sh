@@ -9,7 +9,8 @@
 #
 # A stage leaves STORES/DATASET/runs.jsonl, its tables and figures in STORES/DATASET/found/NAME, and a line in
 # STORES/progress.log. JOBS (2) settings are tried at the same time, with one thread each, for SEEDS (5) seeds from
-# FIRST_SEED (0) on, which has stores of its own; DIFF2 names the command.
+# FIRST_SEED (0) on; DIFF2 names the command. Another first seed than 0 wants STORES of its own; its stages are named
+# NAME-from-FIRST_SEED.
 set -u
 cd "$(dirname "$0")/../../.."
 stores=${1:?usage: run_all.sh STORES [NAME ... | --list]}
@@ -60,13 +61,15 @@ echo $$ >"$stores/driver.pid"
 log() { echo "$(date '+%F %T') $*" | tee -a "$stores/progress.log"; }
 
 run() {
-    local name=$1 experiment=$2 epsilon=$3 accounting=$4 methods=$5 grid=$6 out="$stores/$2" began=$SECONDS
+    local name=$1 experiment=$2 epsilon=$3 accounting=$4 methods=$5 grid=$6 out="$stores/$2" began=$SECONDS found_in
     [ -e "$stores/done/$name" ] && return
     log "$name starts"
     if "$diff2" reproduce --dataset "$experiment" --epsilon "$epsilon" --accounting "$accounting" \
         --algorithms "$methods" --seeds "$seeds" --first-seed "$first_seed" --grid "$grid" --jobs "$jobs" --out "$out"; then
-        mkdir -p "$out/found/$name"
-        find "$out" -maxdepth 1 -type f ! -name runs.jsonl ! -name store-id -exec mv -t "$out/found/$name" {} +
+        found_in="$out/found/$name"
+        [ "$first_seed" = 0 ] || found_in+="-from-$first_seed"
+        mkdir -p "$found_in"
+        find "$out" -maxdepth 1 -type f ! -name runs.jsonl ! -name store-id -exec mv -t "$found_in" {} +
         log "$name done after $((SECONDS - began)) s" | tee "$stores/done/$name"
     else
         log "$name failed with status $? after $((SECONDS - began)) s"
