@@ -354,7 +354,7 @@ def test_the_best_by_each_criterion_go_on():
     assert best_points(points, reached, 2, both) == ["a", "b", "e", "f"]
     assert best_points(points, reached, 9, both) == ["a", "b", "d", "e", "f"]
     assert best_points(points, reached, 2, ["train_loss"]) == ["b", "f"]
-    assert "the best 1 by train loss and as many by gradient norm go on, with seed 0" in str(Halving())
+    assert "the best 1 by train loss and as many by gradient norm go on, with the first seed" in str(Halving())
     assert "the best 1 by train loss go on, with seed 0" in str(Halving(by=("train_loss",)))
 
 
@@ -385,6 +385,9 @@ def test_halved_runs_are_those_of_the_full_grid(folder, rule, deciding):
         if one is not None:
             assert run["train_loss"] == one["train_loss"][: len(run["train_loss"])]
     assert reproduced(folder, names=names, seeds=2, grid="halved")[0].trained == 0
+    _, later = reproduced(folder, "later", names=names, seeds=1, first_seed=1, grid="halved")
+    assert {run["seed"] for run in later} == {1}
+    assert without_time(later).items() <= whole.items()
 
 
 # Workers
