@@ -355,7 +355,7 @@ def test_the_best_by_each_criterion_go_on():
     assert best_points(points, reached, 9, both) == ["a", "b", "d", "e", "f"]
     assert best_points(points, reached, 2, ["train_loss"]) == ["b", "f"]
     assert "the best 1 by train loss and as many by gradient norm go on, with the first seed" in str(Halving())
-    assert "the best 1 by train loss go on, with seed 0" in str(Halving(by=("train_loss",)))
+    assert "the best 1 by train loss go on, with the first seed" in str(Halving(by=("train_loss",)))
 
 
 @pytest.mark.parametrize(("rule", "deciding"), [("", {0}), ("each_seed = true\n", {0, 1})])
