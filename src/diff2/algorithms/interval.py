@@ -22,11 +22,11 @@ Where that has no solution the noise of the differences feeds itself, and the ru
 evenly, on a logarithmic scale, over two decades below :math:`\min(C_2, 1/\eta)`, and T is the one of least variance in
 the loss, :math:`h \operatorname{Var} x`.
 
-The model knows neither clipping nor long steps. Gradients that are clipped at the start send a first long cycle astray,
-so the first cycles are short (``restarts.py``). Steps of :math:`C_2 \eta > 1`, twice what the paper's proof of
-convergence allows, made squared gradients of a table 1.2 to 2 times those of DP-GD, so they get T = 1. A cycle is at most
-a twentieth of the rounds: what goes wrong in it costs no more than that. docs/which-algorithm.md compares the rule with
-runs.
+The model knows neither clipping nor long steps. Gradients that are clipped at the start send a first long cycle
+astray, so the first cycles are short (``restarts.py``). Steps of :math:`C_2 \eta > 1`, twice what the paper's proof of
+convergence allows, made squared gradients of a table 1.2 to 2 times those of DP-GD, so they get T = 1. A cycle is at
+most a twentieth of the rounds: what goes wrong in it costs no more than that. docs/which-algorithm.md compares the
+rule with runs.
 """
 
 import math
