@@ -77,7 +77,8 @@ def draw(docs: Path, stages: list[str], figure_name: str) -> Path:
                 axes.set_ylabel(title, fontsize=9)
             if line < len(METRICS) - 1 and methods > 4:
                 axes.set_xticklabels([])
-        places[0][column].set_title(TITLES.get(rows[0]["data"], rows[0]["data"]), fontsize=10)
+        name, first_seed = TITLES.get(rows[0]["data"], rows[0]["data"]), stages[column].partition("-from-")[2]
+        places[0][column].set_title(f"{name}, seeds {first_seed} on" if first_seed else name, fontsize=10)
     text = f"Best round of each seed (dots), their mean (bar){published}; {said}. Not private."
     figure.suptitle(text, fontsize=9.5, x=0.01, ha="left")
     figure.tight_layout()
